@@ -140,7 +140,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
         at = measured[chosen[bound]]
         profiles = {at.profile.conditions.runtime: at.profile}
         decision = decide(work.at(effort), profiles, at.model, Limits(bound))
-        winner = decision.finalists[decision.winner]
+        winner = decision.winner
         plans[bound] = winner.plan
         build = partial(at.builder.build, winner.plan.assignment())
         contenders.append(Contender("taglio", "taglio", build, winner.error, bound))

@@ -11,7 +11,8 @@ import pytest
 import taglio
 from taglio.error.loss import Metric
 from taglio.error.tally import PartLoss
-from taglio.flow.answers import Answers, _Hits, of_answers, on_calibration
+from taglio.flow.answers import _Hits, of_answers, on_calibration
+from taglio.flow.ledger import Answers
 from taglio.plan.result import Limits
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.models import conv_relu_chain, saved
@@ -40,7 +41,7 @@ def test_only_classes_are_counted(labels: np.ndarray, share: float | None) -> No
 def test_labels_that_nothing_uses_are_told() -> None:
     def notes(labels: np.ndarray | None, accuracy: float | None = None, metric: str = "cosine") -> tuple[str, ...]:
         limits = Limits(0.01, metric=Metric(metric, labelled=metric == "ctc"))
-        return of_answers({"plan": Answers(0.0, 0.0, accuracy)}, "plan", limits, labels)
+        return of_answers(Answers(0.0, 0.0, accuracy), None, limits, labels)
 
     texts = np.array(["cat", "dog"])
     (line,) = notes(texts)
@@ -76,15 +77,15 @@ def test_calibration_inputs_that_break_the_limit_are_told(tmp_path: Path) -> Non
 def test_outputs_that_lost_the_same_are_told_in_one_line() -> None:
     lost = ("", "is constant", "no longer depends on the input", "is constant")
     parts = tuple(PartLoss(name, 0.0, each) for name, each in zip("abcd", lost, strict=True))
-    answered = {"int8": Answers(0.0, 0.0, None, parts), "plan": Answers(0.0, 0.0, None)}
-    assert of_answers(answered, "plan", Limits(0.01), None) == (
+    chosen, int8 = Answers(0.0, 0.0, None), Answers(0.0, 0.0, None, parts)
+    assert of_answers(chosen, int8, Limits(0.01), None) == (
         "all-int8 is rejected: b is constant; the same holds for d",
         "all-int8 is rejected: c no longer depends on the input",
     )
 
 
 def test_outputs_that_are_not_float_are_told_in_one_line() -> None:
-    answered = {"plan": Answers(0.0, 0.0, None, unchanged={"ids": 1.0, "mask": 0.5})}
-    assert of_answers(answered, "plan", Limits(0.01), None) == (
+    chosen = Answers(0.0, 0.0, None, unchanged={"ids": 1.0, "mask": 0.5})
+    assert of_answers(chosen, None, Limits(0.01), None) == (
         "outputs that are not float, unchanged with the plan: ids 100.00%, mask 50.00%",
     )

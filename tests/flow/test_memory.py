@@ -150,7 +150,7 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     placed = placements(work.graph, assignment)
     none = Interval(1.0, 1.0, 1.0, 0.9)
     plan = Plan(work.model.sha256, DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.5), placed, "optimal", 0.0, none, none)
-    wide, narrow = (answers(work.but(memory_bytes=limit), {"int8": plan}, Limits(0.5)) for limit in (None, 8))
+    wide, narrow = (answers(work.but(memory_bytes=limit), plan, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow
     switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (

@@ -1,7 +1,6 @@
 """The search of plans for several devices by measured errors, on made-up models that differ from their studies."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -57,8 +56,8 @@ class MadeUpWork:
 
 @pytest.fixture(autouse=True)
 def made_up_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answers(work: MadeUpWork, plans: Mapping[str, Plan], _: Limits) -> dict[str, SimpleNamespace]:
-        return {name: work.answers(plan) for name, plan in plans.items()}
+    def answers(work: MadeUpWork, plan: Plan, _: Limits) -> SimpleNamespace:
+        return work.answers(plan)
 
     monkeypatch.setattr(module, "meters", lambda work, *_: (None, lambda: work))
     monkeypatch.setattr(module, "answers", answers)

@@ -13,7 +13,8 @@ from taglio.error.loss import Bound, Metric
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.flow import search as module
-from taglio.flow.search import Tried, best, predicted_by, unsolved
+from taglio.flow.ledger import Entry
+from taglio.flow.search import best, from_rule, predicted_by
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
@@ -26,11 +27,11 @@ from tests.plan.made_up import INT8, Problem, choosers, error_of, forms, profile
 
 def search(
     graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, measure: Hidden, **how: Any
-) -> list[Tried]:
-    return module.search(graph, profile, error, limits, cast("ErrorMeter", measure), **how).tried
+) -> list[Entry]:
+    return module.search(graph, profile, error, limits, cast("ErrorMeter", measure), {}, **how)
 
 
-def honest(tried: list[Tried], measure: Hidden, limits: Limits) -> None:
+def honest(tried: list[Entry], measure: Hidden, limits: Limits) -> None:
     """What is said of every plan is what was measured, and no plan was measured twice."""
     assert limits.max_error is not None
     for each in tried:
@@ -41,7 +42,7 @@ def honest(tried: list[Tried], measure: Hidden, limits: Limits) -> None:
     assert len(set(measure.asked)) == len(measure.asked) >= len(tried)
 
 
-def latency(tried: Tried) -> float:
+def latency(tried: Entry) -> float:
     return tried.plan.predicted_latency_s.value
 
 
@@ -176,16 +177,16 @@ def test_the_best_are_the_fastest_of_those_that_hold_and_a_fallback_is_one_of_th
     limits = Limits(0.02)
     everything = {block.name: INT8 for block in choosers(graph)}
     tried = [
-        unsolved("other", graph, profile, error, limits, Evidence({}, 0.0, 0.0, {})),
-        unsolved("other", graph, profile, error, limits, Evidence(everything, 0.03, 0.03, {})),
-        unsolved("other", graph, profile, error, limits, Evidence({"conv0": INT8, "conv1": INT8}, 0.02, 0.02, {})),
+        from_rule("other", graph, profile, error, limits, Evidence({}, 0.0, 0.0, {})),
+        from_rule("other", graph, profile, error, limits, Evidence(everything, 0.03, 0.03, {})),
+        from_rule("other", graph, profile, error, limits, Evidence({"conv0": INT8, "conv1": INT8}, 0.02, 0.02, {})),
     ]
     assert [each.holds for each in tried] == [True, False, True]
     assert best(tried, 5) == [tried[2], tried[0]]
     assert best(tried, 1) == [tried[2]]
     assert best([], 1) == []
     assert set(tried[1].plan.assignment()) == set(everything) and tried[1].plan.measured_error == 0.03
-    assert unsolved("other", graph, profile, error, Limits(None), Evidence(everything, 0.9, 0.9, {})).holds
+    assert from_rule("other", graph, profile, error, Limits(None), Evidence(everything, 0.9, 0.9, {})).holds
 
 
 def test_noises_agree_with_what_was_measured_and_others_in_the_same_form_follow() -> None:
@@ -217,7 +218,8 @@ def test_a_measured_plan_is_predicted_to_have_the_error_that_it_had() -> None:
     lost = replace(others[0], error=inf, loss=None)
     limited = replace(others[1].plan.limits, also=(Bound(Metric("tokens", True), 0.01),))
     further = replace(others[1], loss=None, plan=replace(others[1].plan, limits=limited))
-    guesses = [each.plan.predicted_error for each in predicted_by(profile, error, graph, [first, lost, further])]
+    plans = [predicted_by(profile, error, graph, entry).plan for entry in (first, lost, further)]
+    guesses = [plan.predicted_error for plan in plans]
     assert guesses[0].value == first.error
     for guess, each in zip(guesses[1:], (lost, further)):
         assert guess.value == error.predict(graph, each.plan.assignment())
@@ -228,9 +230,9 @@ def test_a_form_that_was_measured_is_predicted_by_that_even_if_it_lost_an_output
     """All int8 of a sentence encoder had 145 %, and 76,282 % were predicted, as for any that loses its information."""
     graph, profile, error = chain()
     everything = {block.name: INT8 for block in choosers(graph)}
-    int8 = unsolved("int8", graph, profile, error, Limits(0.02), Evidence(everything, inf, 1.45, {}))
+    int8 = from_rule("int8", graph, profile, error, Limits(0.02), Evidence(everything, inf, 1.45, {}))
     assert not int8.holds
-    assert predicted_by(profile, error, graph, [int8])[0].plan.predicted_error.value == 1.45
+    assert predicted_by(profile, error, graph, int8).plan.predicted_error.value == 1.45
 
 
 @pytest.mark.parametrize(("effort", "limit_s"), [(1.0, 3.0), (0.5, 1.5), (0.02, 0.5)])

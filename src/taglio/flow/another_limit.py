@@ -7,8 +7,8 @@ was timed. Errors are measured again: on the inputs of the search for a new plan
 candidates, fastest first, until one is accepted as `optimize` accepts it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -25,14 +25,15 @@ from taglio.flow.clock import Clock
 from taglio.flow.curve import curve
 from taglio.flow.ending import Ended, by_race
 from taglio.flow.explore import meters
-from taglio.flow.finalists import PLAIN, Raced, fastest_of, judge, same_assignment
+from taglio.flow.finalists import judge
 from taglio.flow.front import Point
+from taglio.flow.ledger import PLAIN, Entry, Key, Ledger
 from taglio.flow.limits import UserLimit
 from taglio.flow.outcome import Outcome
 from taglio.flow.outcome_of import outcome_of
 from taglio.flow.plan import Decision, decision_of
 from taglio.flow.result import Result, result_of
-from taglio.flow.search import Tried, keeps_pins, search, solve_s
+from taglio.flow.search import keeps_pins, search, solve_s
 from taglio.flow.work import Work
 from taglio.flow.workspace import ERROR, OUTCOME
 from taglio.plan.one_machine import describe, make_plan
@@ -61,15 +62,15 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     work = work.telling(progress)
     clock.lap("load")
     tables = _Tables(work, profile, error, limits, before)
-    candidates = tables.candidates()
-    plans = {name: candidate.plan for name, candidate in candidates.items()}
-    guessed = {name for name, candidate in candidates.items() if not candidate.is_timed}
-    work = work.in_place(tables.first)
-    last = judge(work, Raced(plans, tables.times(candidates)), limits)
-    decision = decision_of(work, last, [*plans.values()], profile, error, before.search_samples)
+    tried, guessed = tables.tried(), tables.guessed()
+    guessed += tables.planned([*tried, *guessed])
+    work, first = work.in_place(before.float32.runtime), before.float32.runtime
+    ledger = Ledger({entry.key: entry for entry in (*tried, *guessed)}, first)
+    decision = decision_of(work, judge(work, ledger, limits), profile, error, before.search_samples)
+    keys = {entry.key for entry in guessed}
     clock.lap("plan")
-    ended = by_race(work, decision, limits, clock.patience(), _timed_rival(decision, guessed))
-    ended = _with_measured_times(ended, guessed)
+    ended = by_race(work, decision, limits, clock.patience(), _timed_rival(decision, keys))
+    ended = _with_measured_times(ended, keys)
     clock.lap("confirm")
     built = assemble(work, ended.decision.plan)
     clock.lap("build")
@@ -114,51 +115,32 @@ def _relimited(limits: Limits, wanted: Sequence[UserLimit]) -> Limits:
     return limits
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A plan and the time to expect of it. `is_timed` says whether that was measured."""
-
-    plan: Tried
-    latency: WallTime
-    is_timed: bool
-
-
 class _Tables:
-    """What a workspace knows of plans, under other `limits`. `first` is the place in which float is compared, `bases`
-    are the errors of the float model by place."""
+    """What a workspace knows of plans, under other `limits`. `bases` are the errors of the float model by place."""
 
     def __init__(self, work: Work, profile: Profile, error: ErrorModel | None, limits: Limits, before: Outcome) -> None:
         self._work, self._profile, self._error, self._limits, self._before = work, profile, error, limits, before
         floats = [point for point in before.points if point.name == FLOAT_RUN and point.error is not None]
         self.bases = {point.runtime: point.error or 0.0 for point in floats}
-        self.first = before.float32.runtime
 
-    def candidates(self) -> dict[str, _Candidate]:
-        """The plans by the names of finalists: those that were tried, and new ones."""
-        candidates = dict[str, _Candidate]()
-        for point in self._before.points:
-            latency = point.latency or self._guess(point.runtime, point.predicted_s)
-            if latency is not None:
-                name = self._name(point.name, point.runtime)
-                candidates[name] = _Candidate(self._tried(point), latency, point.latency is not None)
+    def tried(self) -> list[Entry]:
+        """The plans that were timed."""
+        points = [(point, point.latency) for point in self._before.points]
+        return [self._entry(point, wall) for point, wall in points if wall is not None]
+
+    def guessed(self) -> list[Entry]:
+        """The plans that were not timed, with the times to expect of them."""
+        points = [point for point in self._before.points if point.latency is None]
+        walls = [(point, self._guess(point.runtime, point.predicted_s)) for point in points]
+        return [self._entry(point, wall) for point, wall in walls if wall is not None]
+
+    def planned(self, others: Sequence[Entry]) -> list[Entry]:
+        """New plans, with the times to expect of them."""
         names = [point.name for point in self._before.points if point.name.startswith("plan ")]
-        number = max((int(name.removeprefix("plan ")) for name in names), default=0)
-        place = self._profile.conditions.runtime
-        for plan in self._planned([candidate.plan for candidate in candidates.values()]):
-            latency = self._guess(place, plan.predicted_s)
-            if latency is not None:
-                number += 1
-                candidates[self._name(f"plan {number}", place)] = _Candidate(plan, latency, is_timed=False)
-        return candidates
-
-    def times(self, candidates: Mapping[str, _Candidate]) -> dict[str, WallTime]:
-        """The times of `candidates`, and of the float model that they are compared with."""
-        return {FLOAT_RUN: self._before.float32.latency} | {
-            name: candidate.latency for name, candidate in candidates.items()
-        }
-
-    def _name(self, name: str, runtime: str) -> str:
-        return name if runtime == self.first else f"{name}, {runtime}"
+        first = 1 + max((int(name.removeprefix("plan ")) for name in names), default=0)
+        new = [(entry, self._guess(entry.runtime, entry.predicted_s)) for entry in self._solved(others)]
+        timed = [(entry, wall) for entry, wall in new if wall is not None]
+        return [replace(entry, name=f"plan {number}", wall=wall) for number, (entry, wall) in enumerate(timed, first)]
 
     def _guess(self, runtime: str, predicted_s: float | None) -> WallTime | None:
         """The time to expect from a prediction; None where no prediction was compared with a measurement."""
@@ -172,7 +154,7 @@ class _Tables:
         seconds = median(ratios) * predicted_s
         return WallTime(seconds, 0.0, seconds, seconds, 1, seconds)
 
-    def _tried(self, point: Point) -> Tried:
+    def _entry(self, point: Point, wall: WallTime) -> Entry:
         """A plan that was tried, under the limits."""
         limits, graph = self._limits, self._work.graph
         forms = {precision.name: precision for precision in self._profile.precisions}
@@ -194,10 +176,11 @@ class _Tables:
             measured_error=point.error,
         )
         holds = limits.max_error is None or error <= limits.max_error
-        holds = holds and set(limits.int8_blocks) <= point.forms.keys() and keeps_pins(graph, limits, plan)
-        return Tried(plan, error, holds, point.name if point.name in PLAIN else "", loss=point.error)
+        holds = holds and keeps_pins(graph, limits, plan)
+        is_solved = point.name not in PLAIN
+        return Entry(plan, error, holds, point.name, is_solved, point.error, wall=wall)
 
-    def _planned(self, others: Sequence[Tried]) -> list[Tried]:
+    def _solved(self, others: Sequence[Entry]) -> list[Entry]:
         """Plans that the tables predict to be faster than the `others` in the same place, with measured errors."""
         work, profile, error, limits = self._work, self._profile, self._error, self._limits
         place = profile.conditions.runtime
@@ -205,32 +188,33 @@ class _Tables:
         if error is None or limits.max_error is None or base >= limits.max_error or not work.graph.choices():
             return []
         within = replace(limits, max_error=left_for_int8(limits.max_error, base))
-        best_s = min((plan.predicted_s for plan in others if plan.holds and plan.runtime == place), default=inf)
-        solved = make_plan(work.graph, profile, error, within, time_limit_s=solve_s(_SOLVING))
-        if solved.status == "infeasible" or solved.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
+        there = [entry for entry in others if entry.runtime == place]
+        best_s = min((entry.predicted_s for entry in there if entry.holds), default=inf)
+        plan = make_plan(work.graph, profile, error, within, time_limit_s=solve_s(_SOLVING))
+        if plan.status == "infeasible" or plan.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
             return []
         meter, _ = meters(work, profile, limits, error.samples)
-        searched = search(
+        solved = search(
             work.graph,
             profile,
             error,
             within,
             meter,
+            {},
             rounds=_SOLVED,
             effort=_SOLVING,
             progress=work.progress,
         )
-        there = AsBuilt(limits, base)
-        new = [there.deployed(plan) for plan in searched.tried if plan.holds]
-        return [plan for plan in new if not any(same_assignment(plan, other) for other in others)]
+        as_built, tried = AsBuilt(limits, base), {entry.forms for entry in there}
+        return [as_built.deployed(entry) for entry in solved if entry.holds and entry.forms not in tried]
 
 
-def _timed_rival(decision: Decision, guessed: Collection[str]) -> list[str]:
+def _timed_rival(decision: Decision, guessed: Collection[Key]) -> list[Entry]:
     """The fastest plan that was timed, if the winner was not: a race must show which of the two is faster."""
-    timed = {name: plan for name, plan in decision.finalists.items() if name not in guessed and name != FLOAT_RUN}
-    if decision.winner not in guessed or not any(plan.holds for plan in timed.values()):
+    out = {*guessed, decision.ledger.float32.key}
+    if decision.winner.key not in guessed:
         return []
-    return [fastest_of(timed, decision.times)]
+    return [entry for entry in decision.ledger.holding if entry.key not in out][:1]
 
 
 def _with_search(outcome: Outcome, before: Outcome) -> Outcome:
@@ -247,11 +231,14 @@ def _with_search(outcome: Outcome, before: Outcome) -> Outcome:
     )
 
 
-def _with_measured_times(ended: Ended, guessed: Collection[str]) -> Ended:
+def _with_measured_times(ended: Ended, guessed: Collection[Key]) -> Ended:
     """The same without times that were `guessed`; that of the winner follows from the race."""
     decision, winner = ended.decision, ended.decision.winner
-    times = {name: wall for name, wall in decision.times.items() if name not in guessed or name == winner}
-    if winner in guessed and ended.speedup is not None:
-        seconds = times[FLOAT_RUN].median_s / ended.speedup.ratio
-        times[winner] = times[winner].times(seconds / times[winner].median_s)
-    return replace(ended, decision=replace(decision, times=times))
+    ledger = decision.ledger.having(
+        *(replace(decision.ledger.entries[key], wall=None) for key in guessed if key != winner.key)
+    )
+    if winner.key in guessed and winner.wall is not None and ended.speedup is not None:
+        seconds = ledger.float32.measured_s / ended.speedup.ratio
+        winner = replace(winner, wall=winner.wall.times(seconds / winner.measured_s))
+        ledger = ledger.having(winner)
+    return replace(ended, decision=replace(decision, ledger=ledger, winner=winner))

@@ -1,106 +1,53 @@
 """Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
 import numpy as np
+import onnx
 
 from taglio.data.dataset import Sample
 from taglio.error.compared import as_array
-from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally, finite
+from taglio.error.tally import Outputs, Tally, finite
 from taglio.errors import plural
 from taglio.flow.build import Built, quantized
+from taglio.flow.ledger import Answers
 from taglio.flow.side_by_side import ErrorOf, answer, opened
-from taglio.flow.unseen import (
-    LIKELY,
-    UPPER,
-    Rejected,
-    Unseen,
-    accepted,
-    selected_line,
-    share_worse,
-    unseen_line,
-)
+from taglio.flow.unseen import LIKELY, UPPER, Rejected, Unseen, selected_line, share_worse, unseen_line
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Limits, Plan
-from taglio.profile.measure import FLOAT_RUN
-from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Session
 
-# The source as ONNX Runtime computes it by default, if another model is planned instead.
-SOURCE_RUN = "source"
 # Seconds for running the float model and the chosen one on the calibration inputs.
 _AGAIN_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """`error` is the loss against the float model, that of the worst of its `parts`; `judged` is the value compared
-    with the limit (Tally.judged), and `searched` and `unseen` the same on the inputs of the search alone and on the
-    unseen ones (None: there are none), with `unseen_error` the loss. `accuracy` is the task's value against labels, or
-    top-1; None without suitable labels.
+def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
+    """Answers of a plan's model, or of the float model (None), on all held-out inputs.
 
-    `error_upper` is the loss that other inputs like these stay below in 19 of 20 cases, `likely_end` in four of five,
-    and `error_lower` the loss that they exceed in 19 of 20; None if unknown. `by_input` are the losses of all inputs,
-    those of the search first, () for a metric without a value by input. `unchanged` is the share of equal values in
-    each output that is not float, `ragged` the number of inputs for which an output changes its length. `others` are
-    the other limited metrics."""
-
-    error: float
-    judged: float
-    accuracy: float | None
-    parts: tuple[PartLoss, ...] = ()
-    error_upper: float | None = None
-    error_lower: float | None = None
-    likely_end: float | None = None
-    searched: float = 0.0
-    unseen: float | None = None
-    unseen_error: float | None = None
-    by_input: tuple[float, ...] = ()
-    unchanged: dict[str, float] = field(default_factory=dict)
-    ragged: dict[str, int] = field(default_factory=dict)
-    others: tuple[OtherLoss, ...] = ()
-
-    @property
-    def worst_input(self) -> float | None:
-        """The largest loss of an input."""
-        return max(self.by_input, default=None)
-
-    def keeps(self, limits: Limits) -> bool:
-        """Whether the limit holds on the inputs of the search."""
-        return limits.max_error is None or self.searched <= limits.max_error
-
-    def accepted(self, limits: Limits) -> bool:
-        """Whether the limit holds on the inputs of the search and the unseen ones (unseen.py)."""
-        most = inf if limits.max_error is None else limits.max_error
-        return self.judged <= most and accepted(most, self.searched, self.unseen, self.likely_end)
-
-
-def answers(work: Work, plans: Mapping[str, Plan], limits: Limits) -> dict[str, Answers]:
-    """Answers of the model of each of `plans`, and of the float model as FLOAT_RUN, on all held-out inputs; and of a
-    source that is not planned itself as SOURCE_RUN.
-
-    The reference is the source as it is written (as_written.py). Each model runs in its plan's place, with that place's
-    options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that a model
+    The reference is the source as it is written (as_written.py). The model runs in the plan's place, with that place's
+    options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that it
     cannot run on, BadModel for a model that its runtime rejects.
     """
-    references = _References(work, limits)
-    others = (FLOAT_RUN, SOURCE_RUN) if work.replaced is not None else (FLOAT_RUN,)
-    answered = {}
-    for name in (*others, *plans):
-        plan = plans.get(name)
-        there = work.setup.options(plan.runtime if plan else NAME if name == SOURCE_RUN else "")
-        # Where the float model is the reference, running it again would show only random answers.
-        if name == FLOAT_RUN and there.runtime == NAME and work.agreement.agrees:
-            answered[name] = references.answers(lambda _, wanted: wanted)
-            continue
-        network = work.replaced if name == SOURCE_RUN and work.replaced else work.model
-        with opened(work, quantized(work, plan) if plan else network.proto, there) as session:
-            answered[name] = references.answers(partial(_outputs, work, session, f"{name}: "))
-    return answered
+    there = work.setup.options(plan.runtime if plan else "")
+    # Where the float model is the reference, running it again would show only random answers.
+    if plan is None and there.runtime == NAME and work.agreement.agrees:
+        return _References(work, limits).answers(lambda _, wanted: wanted)
+    return _answers_in(work, quantized(work, plan) if plan else work.model.proto, there, limits)
+
+
+def source_answers(work: Work, limits: Limits) -> Answers:
+    """Answers of a source that is not planned itself, as ONNX Runtime computes it by default."""
+    assert work.replaced is not None, "another model is planned instead of the source"
+    return _answers_in(work, work.replaced.proto, work.setup.options(NAME), limits)
+
+
+def _answers_in(work: Work, proto: onnx.ModelProto, options: SessionOptions, limits: Limits) -> Answers:
+    with opened(work, proto, options) as session:
+        return _References(work, limits).answers(partial(_outputs, work, session))
 
 
 def answers_by(work: Work, run: Callable[[Sample], Outputs], limits: Limits) -> Answers:
@@ -198,8 +145,8 @@ def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: L
     )
 
 
-def _outputs(work: Work, session: Session, label: str, sample: Sample, _: Outputs) -> Outputs:
-    return answer(work, session, sample, label)
+def _outputs(work: Work, session: Session, sample: Sample, _: Outputs) -> Outputs:
+    return answer(work, session, sample)
 
 
 class _Hits:
@@ -222,11 +169,9 @@ class _Hits:
         return None if self._labels is None else self._hits / len(self._labels)
 
 
-def of_answers(
-    answered: Mapping[str, Answers], winner: str, limits: Limits, labels: np.ndarray | None
-) -> tuple[str, ...]:
+def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np.ndarray | None) -> tuple[str, ...]:
     """Notes on the answers of the chosen model and of all-int8, and on the use of `labels`, one line each."""
-    chosen, metric = answered[winner], limits.metric
+    metric = limits.metric
     lines = [
         f"output {name} changes its length on {plural(count, 'input')}: missing values count as 0"
         for name, count in chosen.ragged.items()
@@ -238,12 +183,11 @@ def of_answers(
     if upper is not None and most is not None and chosen.error <= most < upper:
         worst = metric.text(upper, 2)
         lines.append(f"the limit holds on these inputs; on similar inputs {metric.title} may reach {worst}")
-    everything = answered.get("int8")
-    if everything is not None:
-        for lost in dict.fromkeys(part.lost for part in everything.parts if part.lost):
-            first, *others = [part.name for part in everything.parts if part.lost == lost]
-            also = f"; the same holds for {', '.join(others)}" if others else ""
-            lines.append(f"all-int8 is rejected: {first} {lost}{also}")
+    lost_parts = () if int8 is None else tuple(part for part in int8.parts if part.lost)
+    for lost in dict.fromkeys(part.lost for part in lost_parts):
+        first, *others = [part.name for part in lost_parts if part.lost == lost]
+        also = f"; the same holds for {', '.join(others)}" if others else ""
+        lines.append(f"all-int8 is rejected: {first} {lost}{also}")
     return (*lines, *_unused(labels, chosen, limits))
 
 

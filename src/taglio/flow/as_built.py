@@ -5,13 +5,13 @@ runtimes round differently, and blocks in int8 have no part in b, which may be m
 timed in a place are measured there too, and the ratio to what was expected corrects other plans, which are like them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from math import inf
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from statistics import median
 
 from taglio.error.runtime_part import left_for_int8, together
-from taglio.flow.search import Tried, keeps_pins, key_of
+from taglio.flow.ledger import Entry
+from taglio.flow.search import keeps_pins
 from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits
 from taglio.runtimes.onnxruntime import NAME
@@ -27,62 +27,66 @@ def shifted(expected: Interval, base: float) -> Interval:
     return Interval(low, value, high, expected.coverage)
 
 
-def unsure(tried: Tried, limits: Limits) -> bool:
-    """Whether the error of a plan as built for its place is still to be measured: it may hold there, and is not in ONNX
-    Runtime, where built models equal the switchable graph."""
-    is_known = tried.built or tried.runtime == NAME or not tried.assignment
-    assert limits.max_error is not None, "a plan that may hold has a limit"
-    return not is_known and limits.metric.smooth and 0.0 < tried.error < _FAR * limits.max_error
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class AsBuilt:
-    """A place where the float model has the error `base`, under `limits`. `ratios` are measured / expected errors of
-    plans by their keys; others have the `usual` one."""
+    """A place where the float model has the error `base`, under `limits`. Entries have the errors of the search. Those
+    that were not measured as built are `usual` times as far off as expected."""
 
     limits: Limits
     base: float
-    ratios: dict[object, float] = field(default_factory=dict)
     usual: float = 1.0
-
-    def note(self, tried: Tried, error: float) -> None:
-        """Note the error that a plan of the search has here. One that is not finite teaches nothing."""
-        if 0.0 < error < inf:
-            self.ratios[key_of(tried.assignment)] = error / together(tried.error, self.base)
-
-    def follow(self, leader: Tried) -> None:
-        """Expect of plans that were not measured what was found of this one, or of most if it was not measured."""
-        usual = median(self.ratios.values()) if self.ratios else 1.0
-        self.usual = self.ratios.get(key_of(leader.assignment), usual)
 
     @property
     def bound(self) -> float:
         """The part of the limit that is left for int8."""
-        assert self.limits.max_error is not None, "errors here are expected for a limit"
-        return left_for_int8(self.limits.max_error / self.usual, self.base)
+        return left_for_int8(self._most / self.usual, self.base)
 
+    @property
     def within(self) -> Limits:
         """The limits of the search."""
         return replace(self.limits, max_error=self.bound)
 
-    def judged(self, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
-        """Plans of the search, of which those hold that are expected to hold here; as they are if none is."""
-        limits, judged = self.limits, []
-        assert limits.max_error is not None, "errors here are expected for a limit"
-        for plan in tried:
-            holds = self._ratio(plan) * together(plan.error, self.base) <= limits.max_error
-            judged.append(replace(plan, holds=holds and (not plan.name or keeps_pins(graph, limits, plan.plan))))
-        return judged if any(plan.holds for plan in judged) else list(tried)
+    @property
+    def _most(self) -> float:
+        assert self.limits.max_error is not None, "errors here are expected for a limit"
+        return self.limits.max_error
 
-    def deployed(self, tried: Tried) -> Tried:
+    def following(self, leader: Entry, entries: Iterable[Entry]) -> "AsBuilt":
+        """The same place, where entries that were not measured are expected to be as far off as the `leader`, or as
+        most `entries` if it was not measured."""
+        measured = [self._ratio(entry) for entry in entries if entry.built is not None]
+        usual = median(measured) if measured else 1.0
+        return replace(self, usual=usual if leader.built is None else self._ratio(leader))
+
+    def unsure(self, entry: Entry) -> bool:
+        """Whether the error of a plan as built is still to be measured: it may hold, and is not in ONNX Runtime, where
+        built models equal the switchable graph."""
+        is_known = entry.built is not None or entry.runtime == NAME or not entry.assignment
+        return not is_known and self.limits.metric.smooth and 0.0 < self._error(entry) < _FAR * self._most
+
+    def judged(self, graph: Graph, entries: Iterable[Entry]) -> list[Entry]:
+        """The entries, of which those hold that are expected to hold here; as they are if none is."""
+        before = list(entries)
+        judged = [
+            replace(
+                entry,
+                holds=self._error(entry) <= self._most and (entry.solved or keeps_pins(graph, self.limits, entry.plan)),
+            )
+            for entry in before
+        ]
+        return judged if any(entry.holds for entry in judged) else before
+
+    def deployed(self, entry: Entry) -> Entry:
         """A plan of the search as expected here, under the full limits."""
-        ratio = self._ratio(tried)
-        error = ratio * together(tried.error, self.base)
-        predicted = shifted(tried.plan.predicted_error, self.base).times(ratio)
-        plan = replace(tried.plan, limits=self.limits, measured_error=error, predicted_error=predicted)
-        built = key_of(tried.assignment) in self.ratios
-        return replace(tried, error=error, plan=plan, built=built)
+        predicted = shifted(entry.plan.predicted_error, self.base).times(self._ratio(entry))
+        plan = replace(entry.plan, limits=self.limits, predicted_error=predicted)
+        return replace(entry, plan=plan).with_error(self._error(entry), holds=entry.holds)
 
-    def _ratio(self, tried: Tried) -> float:
-        assignment = tried.assignment
-        return self.ratios.get(key_of(assignment), self.usual) if assignment else 1.0
+    def _error(self, entry: Entry) -> float:
+        return self._ratio(entry) * together(entry.error, self.base)
+
+    def _ratio(self, entry: Entry) -> float:
+        """How many times larger the error is than expected."""
+        if not entry.assignment:
+            return 1.0
+        return self.usual if entry.built is None else entry.built / together(entry.error, self.base)

@@ -5,7 +5,7 @@ So plans are raced, and the profile is refined around the fastest. Plans by simp
 are wrong, the clock shows it. Whether a plan is truly faster than float is for confirm.py to say.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import inf
@@ -17,12 +17,13 @@ from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, Infeasible
 from taglio.flow.answers import judged_on
-from taglio.flow.as_built import AsBuilt, unsure
+from taglio.flow.as_built import AsBuilt
 from taglio.flow.build import quantized
-from taglio.flow.finalists import PLAIN, Raced, fastest_of, finalists, in_pure_forms
+from taglio.flow.finalists import as_profiled, finalists
+from taglio.flow.ledger import INT8_RUN, PLAIN, Entry, Forms, Ledger, key_of
 from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
-from taglio.flow.search import Tried, keeps_pins, key_of, predicted_by, search, unsolved
+from taglio.flow.search import from_rule, keeps_pins, predicted_by, search
 from taglio.flow.side_by_side import race
 from taglio.flow.work import Work
 from taglio.plan.result import Limits
@@ -30,7 +31,7 @@ from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Timed
-from taglio.profile.wall_time import WallTime
+from taglio.quantize.precision import Assignment
 
 # Solved plans that are measured at least.
 FEWEST = 3
@@ -40,8 +41,8 @@ UNSURE = 0.1
 _JUDGED_S = 30.0
 
 
-class Explored:
-    """What is found in one place: its tables, which measurements refine, the plans tried, and all races in it, on one
+class PlaceSearch:
+    """The search in one place: its tables, which measurements refine, and the plans tried, with all races in it on one
     scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured.
 
     `base` is the error of the float model in the place that `work` is set up for, `meters` are those of the function of
@@ -59,34 +60,24 @@ class Explored:
     ) -> None:
         self.work, self.profile, self.error = work, profile, error
         self.meter, self._full = meters
-        self.place = AsBuilt(limits, base)
-        self._studied, self._limits = error, limits
-        self._evidence = list[Evidence]()
-        self._tried = list[Tried]()
-        self._plans, self._walls = dict[str, Tried](), dict[str, WallTime]()
-        self._refused = set[object]()
+        self._place = AsBuilt(limits, base)
+        self._studied = error
+        self._measured = dict[Forms, Evidence]()
+        self._entries = dict[Forms, Entry]()
         self._others = 0.0
 
     @property
-    def tried(self) -> list[Tried]:
-        """The plans tried, as expected in this place."""
-        return [self.place.deployed(plan) for plan in self._predicted(self._tried)]
-
-    @property
-    def raced(self) -> Raced:
-        """The races of the best plans beside float, or float and all int8 as they were profiled."""
-        if not self._plans:
-            return in_pure_forms(self.profile, self.tried)
-        plans = [self.place.deployed(plan) for plan in self._predicted([*self._plans.values()])]
-        return Raced(dict(zip(self._plans, plans, strict=True)), self._walls, self._others)
-
-    @property
-    def may_gain(self) -> bool:
-        """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
-        plans would only measure noise."""
-        holding = [plan.predicted_s for plan in self._tried if plan.holds]
-        floats = [plan.predicted_s for plan in self._tried if plan.name == FLOAT_RUN]
-        return not floats or min(holding) <= (1.0 - self.work.budget.gain) * floats[0]
+    def ledger(self) -> Ledger:
+        """The plans tried, as expected in this place; if none was raced, float and all int8 have the times of the
+        profile."""
+        entries = [self._place.deployed(self._predicted(entry)) for entry in self._entries.values()]
+        others = self._others
+        if not self._raced:
+            entries, others = as_profiled(self.profile, entries), self.profile.conditions.others
+        named = [
+            entry if entry.name else replace(entry, name=f"tried {number}") for number, entry in enumerate(entries, 1)
+        ]
+        return Ledger({entry.key: entry for entry in named}, self.profile.conditions.runtime, others)
 
     @property
     def most(self) -> int:
@@ -95,143 +86,164 @@ class Explored:
         return max(len(PLAIN) + 1, work.within(work.budget.refine_s).models())
 
     def explore(self) -> None:
-        """Plan, and race what may be fastest. Raises Infeasible if no plan holds.
-
-        Raises BadModel if float or all-int8 does not run.
-        """
-        self.plan()
+        """Solve and measure plans, race the best, refine the tables by their kernels, solve again, and race what is
+        then predicted to be faster. If nothing holds on the inputs of the meter, all inputs decide. Raises Infeasible
+        if nothing holds there either, and BadModel if float or all-int8 does not run."""
+        work, budget = self.work, self.work.budget
+        self._try_rules()
+        self._solve(budget.solved)
+        if not self._holding and self._use_all_inputs():
+            self._try_rules()
+            self._solve(budget.solved)
+        if not self._holding:
+            raise self._infeasible()
         # What is delivered if the search is stopped from here on.
-        self.work.kept.put(("tried", self.profile.conditions.runtime), self.tried)
-        if self.profile.interval_ratio > UNSURE or self.may_gain:
-            self.race_and_refine()
-
-    def plan(self) -> None:
-        """Try float, all-int8, plans by simple rules and by the search. If nothing holds on the inputs of the meter,
-        all inputs decide. Raises Infeasible if nothing holds there either."""
-        try:
-            self._tried = self._searched()
-        except Infeasible:
-            if not self._use_all_inputs():
-                raise
-            self._tried = self._searched()
+        work.kept.put(("tried", self.profile.conditions.runtime), self.ledger)
+        if self.profile.interval_ratio <= UNSURE and not self._may_gain():
+            return
+        runs = self._race(finalists(self._entries.values(), most=self.most))
+        holding = [entry for entry in self._raced if entry.holds]
+        if not holding:  # what holds was refused
+            return
+        leader = min(holding, key=lambda entry: entry.measured_s)
+        self._place = self._place.following(leader, self._entries.values())
+        if not all(timed.kernels for _, timed in runs.values()):
+            return
+        self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
+        self._judge(self._able(self._entries.values()))
+        self._solve(budget.solved_again)
+        self._entries = {forms: self._predicted(entry) for forms, entry in self._entries.items()}
+        new = finalists(self._able(self._entries.values()), but=self._raced)
+        leader_s = self._entries[leader.forms].predicted_s
+        if faster := [entry for entry in new if entry.predicted_s < leader_s]:
+            self._race(faster, kernels=False)
 
     def search_again(self, room: float) -> bool:
         """Plan again within the share `room` of the limit, with errors on all inputs, and race what is new. False if
         there is nothing new to measure."""
         if not self._use_all_inputs() and room == 1.0:
             return False
-        before = [] if self._plans else self._tried
-        limits = self.place.within()
-        solved = self._solved(replace(limits, max_error=room * self.place.bound), self.work.budget.solved)
-        self._tried = [*self._tried, *solved]
-        if new := finalists(self._able([*before, *solved]), but=[*self._plans.values()], most=self.most):
-            self._race(new, kernels=False)
-        return bool(new)
+        raced = self._raced
+        solved = self._solve(self.work.budget.solved, room)
+        new = solved if raced else self._entries.values()
+        if chosen := finalists(self._able(new), but=raced, most=self.most):
+            self._race(chosen, kernels=False)
+        return bool(chosen)
 
-    def race_and_refine(self) -> None:
-        """Race the best plans, refine the tables by their kernels, and race what is then predicted to be faster."""
-        timed = self._race(finalists(self._tried, most=self.most))
-        self._tried = self._able(self._tried)
-        leader = self._plans[fastest_of(self._plans, self._walls)]
-        self.place.follow(leader)
-        if all(run.kernels for run in timed.values()):
-            self._refine(timed, leader)
-            (leader,) = self._predicted([leader])
-            new = finalists(self._able(self._tried), but=[*self._plans.values()])
-            if faster := {name: plan for name, plan in new.items() if plan.predicted_s < leader.predicted_s}:
-                self._race(faster, kernels=False)
+    @property
+    def _raced(self) -> list[Entry]:
+        return [entry for entry in self._entries.values() if entry.wall is not None]
+
+    @property
+    def _holding(self) -> list[Entry]:
+        return [entry for entry in self._entries.values() if entry.holds]
+
+    def _try_rules(self) -> None:
+        """Begin with float, all-int8 and plans by simple rules."""
+        graph, limits = self.work.graph, self._place.within
+        self._entries = {}
+        for name, assignment in by_rules(graph, self.profile, limits).items():
+            measured = self.meter.evidence(assignment) if assignment else Evidence({}, 0.0, 0.0, {})
+            self._measured[key_of(assignment)] = measured
+            self._add(from_rule(name, graph, self.profile, self._studied, limits, measured))
+
+    def _infeasible(self) -> Infeasible:
+        """Why no plan holds."""
+        limits = self._place.within
+        allowed = [entry for entry in self._entries.values() if keeps_pins(self.work.graph, limits, entry.plan)]
+        least = min(allowed, key=lambda entry: entry.error)
+        lost = "" if least.error < inf else self.meter.tally(least.assignment).lost()
+        return infeasible(limits, least.error, lost)
+
+    def _may_gain(self) -> bool:
+        """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
+        plans would only measure noise."""
+        floats = [entry.predicted_s for entry in self._holding if entry.name == FLOAT_RUN]
+        fastest_s = min(entry.predicted_s for entry in self._holding)
+        return not floats or fastest_s <= (1.0 - self.work.budget.gain) * floats[0]
 
     def _use_all_inputs(self) -> bool:
         """Measure errors on all inputs from here on; False if that was so before."""
         if self._full() is self.meter:
             return False
-        self.meter, self._evidence = self._full(), []
+        self.meter, self._measured = self._full(), {}
         return True
 
-    def _searched(self) -> list[Tried]:
-        """Plans with their measured errors. Raises Infeasible if none holds."""
-        work, meter, limits = self.work, self.meter, self.place.within()
-        tried = list[Tried]()
-        for name, assignment in by_rules(work.graph, self.profile, limits).items():
-            measured = meter.evidence(assignment) if assignment else Evidence({}, 0.0, 0.0, {})
-            self._evidence.append(measured)
-            plan = unsolved(name, work.graph, self.profile, self.error, limits, measured)
-            tried.append(replace(plan, holds=plan.holds and keeps_pins(work.graph, limits, plan.plan)))
-        tried = [*self._solved(limits, work.budget.solved), *tried]
-        if not any(plan.holds for plan in tried):
-            least = min(tried, key=lambda plan: plan.error)
-            lost = "" if least.error < inf else meter.tally(least.assignment).lost()
-            raise infeasible(limits, least.error, lost)
-        return tried
-
-    def _race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> dict[str, Timed]:
-        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built: the
-        times of those that ran, and of float. Kernels are timed too unless that takes too long. Raises BadModel or
-        BadData if float or all-int8 does not run."""
-        work, place, count = self.work, self.place, self.meter.samples
+    def _race(self, chosen: Sequence[Entry], *, kernels: bool = True) -> dict[str, tuple[Assignment, Timed]]:
+        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
+        Returns the runs of those that ran, as a profile names them. Kernels are timed too unless that takes too long.
+        Raises BadModel or BadData if float or all-int8 does not run."""
+        work, count = self.work, self.meter.samples
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
-        models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
-        unknown = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
+        models |= {_as_run(entry.name): partial(quantized, work, entry.plan) for entry in chosen}
+        unknown = [_as_run(entry.name) for entry in chosen if self._place.unsure(entry)]
         is_affordable = len(chosen) <= work.within(work.budget.refine_s).models()
         raced = race(
             work,
             models,
             work.budget.refine_s,
             kernels=kernels and is_affordable,
-            error_of=judged_on(work, self._limits, count),
+            error_of=judged_on(work, self._place.limits, count),
             judged=unknown if work.setup.run_s * count * len(unknown) <= _JUDGED_S else (),
         )
-        for name, plan in chosen.items():
-            result = raced[_as_run(name)]
-            if result.refused and name == "int8":
-                raise BadModel(result.refused)
-            if result.refused:
-                self._refused.add(key_of(plan.assignment))
-            place.note(plan, result.error or 0.0)
-        timed = {name: run for name in (FLOAT_RUN, *chosen) if (run := raced[_as_run(name)].timed) is not None}
-        ran = {name: plan for name, plan in chosen.items() if name in timed}
-        scale = self._walls[FLOAT_RUN].median_s / timed[FLOAT_RUN].wall.median_s if self._walls else 1.0
-        self._walls |= {name: run.wall.times(scale) for name, run in timed.items() if name not in self._walls}
-        self._plans |= zip(ran, place.judged(work.graph, [*ran.values()]), strict=True)
-        self._others = max([self._others, *(run.others for run in timed.values())])
-        return timed
+        float_run = raced[FLOAT_RUN].timed
+        assert float_run is not None, "the first model of a race is never refused"
+        before = [entry.measured_s for entry in self._raced if entry.name == FLOAT_RUN]
+        scale = before[0] / float_run.wall.median_s if before else 1.0
+        runs = dict[str, tuple[Assignment, Timed]]()
+        for entry in chosen:
+            name = _as_run(entry.name)
+            timed, refused = raced[name].timed, raced[name].refused
+            if refused and entry.name == INT8_RUN:
+                raise BadModel(refused)
+            if timed is None:
+                self._entries[entry.forms] = replace(entry, holds=False, refused=refused)
+                continue
+            runs[name] = entry.assignment, timed
+            built = error if 0.0 < (error := raced[name].error or 0.0) < inf else None
+            self._entries[entry.forms] = replace(entry, wall=timed.wall.times(scale), built=built)
+        self._judge(self._raced)
+        self._others = max([self._others, float_run.others, *(timed.others for _, timed in runs.values())])
+        return runs
 
-    def _able(self, tried: Sequence[Tried]) -> list[Tried]:
-        """Of the plans `tried`, those that were not refused in a race."""
-        return [plan for plan in tried if key_of(plan.assignment) not in self._refused]
-
-    def _refine(self, timed: Mapping[str, Timed], leader: Tried) -> None:
-        """Refine the tables by the kernels of a race, around its `leader`. Plans are judged and predicted by them, and
-        searched again."""
-        work = self.work
-        runs = {_as_run(name): (plan.assignment, timed[name]) for name, plan in self._plans.items()}
-        runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
-        self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
-        judged = self.place.judged(work.graph, self._tried)
-        judged += self._solved(self.place.within(), work.budget.solved_again)
-        self._tried = self._predicted(judged)
-
-    def _predicted(self, tried: Sequence[Tried]) -> list[Tried]:
-        """Plans as the tables predict them now."""
-        return predicted_by(self.profile, self.error, self.work.graph, tried)
-
-    def _solved(self, limits: Limits, rounds: int) -> list[Tried]:
-        work, meter = self.work, self.meter
+    def _solve(self, rounds: int, room: float = 1.0) -> list[Entry]:
+        """Solve and measure plans within the share `room` of the limit, and correct the error model."""
+        work, meter, limits = self.work, self.meter, self._place.within
         rounds = min(rounds, Effort(work.budget.plans_s, meter.evaluation_s).runs(work.budget.solved, FEWEST))
-        searched = search(
+        solved = search(
             work.graph,
             self.profile,
             self._studied,
-            limits,
+            replace(limits, max_error=room * self._place.bound),
             meter,
-            self._evidence,
+            self._measured,
             rounds=rounds,
             effort=work.effort,
             progress=work.progress,
         )
-        self._evidence = searched.evidence
-        self.error = corrected(self._studied, work.graph, self._evidence, self.place.bound)
-        return searched.tried
+        self.error = corrected(self._studied, work.graph, [*self._measured.values()], self._place.bound)
+        for entry in solved:
+            self._add(entry)
+        return [self._entries[entry.forms] for entry in solved]
+
+    def _add(self, entry: Entry) -> None:
+        """Note a plan that was tried. One that was raced stays as it is."""
+        before = self._entries.get(entry.forms, entry)
+        kept = before if before.wall is not None or (before.solved and not entry.solved) else entry
+        name, solved = before.name or entry.name, before.solved or entry.solved
+        self._entries[entry.forms] = replace(kept, name=name, solved=solved)
+
+    def _judge(self, entries: Iterable[Entry]) -> None:
+        """Judge plans by the errors that are expected of them as built."""
+        self._entries |= {entry.forms: entry for entry in self._place.judged(self.work.graph, entries)}
+
+    def _able(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those that were not refused in a race."""
+        return [entry for entry in entries if not entry.refused]
+
+    def _predicted(self, entry: Entry) -> Entry:
+        """A plan as the tables predict it now."""
+        return predicted_by(self.profile, self.error, self.work.graph, entry)
 
 
 def _as_run(name: str) -> str:

@@ -11,6 +11,7 @@ from taglio.flow.answers import of_answers, of_unseen, on_calibration
 from taglio.flow.build import Built
 from taglio.flow.deliver import needs_of_plan
 from taglio.flow.joined_rows import row_errors
+from taglio.flow.ledger import INT8_RUN
 from taglio.flow.plan import Decision
 from taglio.flow.screen import Screened
 from taglio.flow.work import Work
@@ -24,10 +25,11 @@ _FEW = 10
 
 def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
     """Notes on the plan that was decided on, as it was built."""
-    answered, labels = decision.answers[decision.winner], work.data.held_out.labels
+    answered, int8 = decision.answers, decision.ledger.int8
+    all_int8 = int8.answers if int8.name == INT8_RUN else None
     instructions = decision.profile.conditions.machine.instructions
     return (
-        *of_answers(decision.answers, decision.winner, limits, labels),
+        *of_answers(answered, all_int8, limits, work.data.held_out.labels),
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
         *_of_inputs(work, decision, built, limits),
         *_of_forms(decision.plan),
@@ -61,7 +63,7 @@ def _left_out(work: Work, screened: Screened) -> tuple[str, ...]:
 
 def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
     """What the held-out inputs do not show, or the calibration inputs show otherwise."""
-    int8_blocks, error = len(decision.plan.assignment()), decision.answers[decision.winner].error
+    int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
     exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
     again = on_calibration(work, built, limits) if error > 0.0 else ""
     return tuple(note for note in (exact, again) if note)

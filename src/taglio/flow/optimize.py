@@ -1,6 +1,6 @@
 """The whole flow on one machine: profile, error, plan, build, time. Writes nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -16,10 +16,11 @@ from taglio.flow import notes
 from taglio.flow.build import assemble
 from taglio.flow.clock import LEAST, Clock
 from taglio.flow.curve import Level, curve
-from taglio.flow.ending import by_race_with_threads, by_rate
+from taglio.flow.ending import by_race, by_rate
 from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
 from taglio.flow.explore import UNSURE
 from taglio.flow.fixed_shapes import fixed_shapes_line
+from taglio.flow.ledger import Ledger
 from taglio.flow.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
 from taglio.flow.opening import Model
 from taglio.flow.outcome_of import outcome_of
@@ -123,7 +124,8 @@ def optimize(
             ended = by_rate(search.work, search.decision, limits, way.rate, rate_patience)
         else:
             way = replace(way, threads=way.threads and not interrupted)
-            ended = by_race_with_threads(search.work, search.decision, limits, way, patience, threads_remark)
+            fitted, threads_remark = way.fitted(search.work, search.decision.plan, threads_remark)
+            ended = by_race(fitted, search.decision, limits, patience)
         settled, screened, decision = ended.work, search.screened, ended.decision
         clock.lap("confirm")
         built = assemble(settled, decision.plan)
@@ -131,7 +133,7 @@ def optimize(
         search_notes = (*search.doubts, *notes.of_search(screened, work, wants_scheme=wanted is not None))
         plan_notes = (
             *ended.remarks,
-            *filter(None, [fixed_shapes_line(work, ended.speedup), search.why_float]),
+            *filter(None, [threads_remark, fixed_shapes_line(work, ended.speedup), search.why_float]),
             *notes.of_plan(settled, decision, built, limits),
         )
         outcome = replace(
@@ -176,9 +178,10 @@ class _SoFar:
         """What would be delivered now, to stand behind the name of a stage; "" if nothing would."""
         if self.screened is None:
             return ""
-        tried = [each for plans in self.screened.work.kept.all("tried").values() for each in plans if each.holds]
-        floats = [each.predicted_s for each in tried if each.name == FLOAT_RUN]
-        fastest_s = min((each.predicted_s for each in tried), default=0.0)
+        ledgers: Iterable[Ledger] = self.screened.work.kept.all("tried").values()
+        holding = [entry for ledger in ledgers for entry in ledger.entries.values() if entry.holds]
+        floats = [entry.predicted_s for entry in holding if entry.name == FLOAT_RUN]
+        fastest_s = min((entry.predicted_s for entry in holding), default=0.0)
         if not floats or fastest_s <= 0.0 or floats[0] <= fastest_s:
             return " (so far float32)"
         return f" (so far about {floats[0] / fastest_s:.2f} × as fast)"

@@ -21,9 +21,10 @@ from taglio.errors import BadArtifact, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches, pinned_devices
 from taglio.flow.explore import meters
+from taglio.flow.ledger import key_of
 from taglio.flow.limits import Bounds, limits_for, user_limits
 from taglio.flow.pareto import Axis, Front, front, with_error
-from taglio.flow.search import ErrorTarget, key_of
+from taglio.flow.search import ErrorTarget
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
@@ -349,7 +350,7 @@ class _Judged:
 
     def _as_built(self, plan: Plan) -> Evidence:
         limits = self.candidate.limits
-        answer = answers(self._work, {"plan": plan}, limits)["plan"]
+        answer = answers(self._work, plan, limits)
         l2 = {part.name: part.loss for part in answer.parts} if limits.metric.smooth else {}
         return Evidence(plan.assignment(), answer.judged, answer.error, l2, wired_flows(self._work.graph, plan))
 

@@ -5,24 +5,14 @@ from dataclasses import dataclass, replace
 
 from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
-from taglio.flow.answers import SOURCE_RUN, Answers, answers
+from taglio.flow.answers import answers, source_answers
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.explore import FEWEST, Explored, meters
-from taglio.flow.finalists import (
-    PLAIN,
-    Judged,
-    Raced,
-    as_predicted,
-    in_pure_forms,
-    int8_of,
-    judge,
-    on_one_scale,
-    with_answers,
-)
-from taglio.flow.ledger import NOT_RACED, Floats
+from taglio.flow.explore import FEWEST, PlaceSearch, meters
+from taglio.flow.finalists import Judged, as_predicted, as_profiled, judge, on_one_scale
+from taglio.flow.ledger import INT8_RUN, NOT_RACED, PLAIN, Answers, Entry, Floats, Ledger
 from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.flow.places import studied
-from taglio.flow.search import Tried, best
+from taglio.flow.search import best, keeps_pins
 from taglio.flow.side_by_side import race
 from taglio.flow.unseen import Rejected
 from taglio.flow.work import Work, require_own
@@ -41,83 +31,76 @@ _CLOSE, _RIVALS = 1.05, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The plan, the finalists by name, their times on one scale, the winner, everything tried, and the profile and
-    error model refined by the results (None: errors were not studied, because no plan can gain).
+    """The plan and its entry in the ledger of all that was tried, and the profile and error model refined by the
+    results (None: errors were not studied, because no plan can gain).
 
-    `answers` are those of the float model, all-int8 and the winner as deployed; the errors of the others come from the
-    search, which measured them on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
-    which those `rejected` were faster than the plan. `others` is the share of the processors that other programs used
-    while plans were raced.
+    The search measured errors on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
+    which those `rejected` were faster than the plan. `source` is the source model where another one is planned instead.
     """
 
     plan: Plan
-    winner: str
-    finalists: dict[str, Tried]
-    times: dict[str, WallTime]
-    answers: dict[str, Answers]
-    tried: tuple[Tried, ...]
+    winner: Entry
+    ledger: Ledger
     profile: Profile
     error: ErrorModel | None
     inputs: int
     rejected: tuple[Rejected, ...] = ()
     candidates: int = 0
-    others: float = 0.0
+    source: "Source | None" = None
 
     @property
-    def int8(self) -> str:
-        """The name of the finalist that is all-int8."""
-        return int8_of(self.finalists, self.times)
+    def answers(self) -> Answers:
+        """Those of the plan."""
+        assert self.winner.answers is not None, "a plan is accepted by its answers"
+        return self.winner.answers
 
-    def of(self, work: Work, name: str) -> "Decision":
-        """The same with another of the finalists as the winner."""
-        chosen = _chosen(work, self.finalists[name], self.tried)
-        devices = dict(self.plan.devices())
+    def of(self, work: Work, entry: Entry) -> "Decision":
+        """The same with another entry as the winner."""
+        chosen, devices = _chosen(work, entry, self.ledger), dict(self.plan.devices())
         return replace(
-            self, winner=name, plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices))
+            self, winner=entry, plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices))
         )
 
-    def rivals(self) -> list[str]:
-        """The fastest finalists that keep the limit as far as is known and that the race does not tell from the winner,
-        at most two."""
-        if self.winner == FLOAT_RUN:
+    def rivals(self) -> list[Entry]:
+        """The fastest plans that keep the limit as far as is known and that the race does not tell from the winner, at
+        most two."""
+        if self.winner.key == self.ledger.float32.key:
             return []
-        most_s = _CLOSE * self.times[self.winner].median_s
-        close = [
-            name
-            for name, finalist in self.finalists.items()
-            if finalist.holds and name not in (self.winner, FLOAT_RUN)
-            if name in self.times and self.times[name].median_s <= most_s
-        ]
-        return sorted(close, key=lambda name: self.times[name].median_s)[:_RIVALS]
+        most_s, out = _CLOSE * self.winner.measured_s, (self.winner.key, self.ledger.float32.key)
+        close = [entry for entry in self.ledger.holding if entry.key not in out and entry.measured_s <= most_s]
+        return close[:_RIVALS]
 
-    def accepting(self, work: Work, name: str, limits: Limits) -> "Decision | None":
-        """The same with another finalist as the winner, if that runs on all held-out inputs and is accepted there."""
-        answered = self.answers.get(name)
-        candidates = self.candidates
-        if answered is None:
+    def accepting(self, work: Work, entry: Entry, limits: Limits) -> "Decision | None":
+        """The same with another entry as the winner, if it runs on all held-out inputs and is accepted there."""
+        answer, candidates = entry.answers, self.candidates
+        if answer is None:
             try:
-                answered = answers(work, {name: self.finalists[name].plan}, limits)[name]
+                answer = answers(work, entry.plan, limits)
             except (BadData, BadModel):
                 return None
-            candidates += answered.unseen is not None and answered.keeps(limits)
-        finalist = with_answers(self.finalists[name], answered, limits)
-        if not finalist.holds:
+            candidates += answer.unseen is not None and answer.keeps(limits)
+        accepted = replace(entry, answers=answer).with_error(answer.judged, holds=answer.accepted(limits))
+        if not (entry.holds and accepted.holds):
             return None
-        finalists = {**self.finalists, name: finalist}
-        known = replace(self, finalists=finalists, answers={**self.answers, name: answered}, candidates=candidates)
-        return known.of(work, name)
+        return replace(self, ledger=self.ledger.having(accepted), candidates=candidates).of(work, accepted)
 
     def ahead(self) -> float:
         """The speed-up of the float model in the profile's place over the float model that results are compared
         with."""
-        place = self.profile.conditions.runtime
-        there = [name for name, plan in self.finalists.items() if plan.name == FLOAT_RUN and plan.runtime == place]
-        seconds = [self.times[name].median_s for name in there if name in self.times]
-        return self.times[FLOAT_RUN].median_s / seconds[0] if seconds else 1.0
+        there = self.ledger.entries.get((FLOAT_RUN, self.profile.conditions.runtime))
+        return 1.0 if there is None or there.wall is None else self.ledger.float32.measured_s / there.measured_s
 
     def doubt(self) -> str | None:
         """A warning if the machine was busy while the profile or the finalists were timed."""
-        return doubt(max(self.others, self.profile.conditions.others))
+        return doubt(max(self.ledger.others, self.profile.conditions.others))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """The source model as ONNX Runtime computes it by default: its time beside the finalists, and its answers."""
+
+    wall: WallTime
+    answers: Answers
 
 
 def plan_model(
@@ -178,33 +161,32 @@ def decide(
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(bases)))
     meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
-    explored: dict[str, Explored] = {}
+    searches: dict[str, PlaceSearch] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            there = Explored(work.in_place(place), profile, model, limits, bases[place], (meter, full))
+            there = PlaceSearch(work.in_place(place), profile, model, limits, bases[place], (meter, full))
             there.explore()
-            explored[place] = there
+            searches[place] = there
         except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
             refusals.append(error)
-    if not explored:
+    if not searches:
         raise refusals[0]
     again_s = FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
-    best_place = next(iter(explored))
+    best_place = next(iter(searches))
 
-    def raced() -> Raced:
-        return on_one_scale({place: there.raced for place, there in explored.items()}, floats, bases)
+    def ledger() -> Ledger:
+        return on_one_scale({place: there.ledger for place, there in searches.items()}, floats, bases)
 
-    def search_again(place: str, room: float, is_needed: bool) -> Raced | None:
-        there = explored[place if place in explored else best_place]
+    def search_again(place: str, room: float, is_needed: bool) -> Ledger | None:
+        there = searches[place if place in searches else best_place]
         is_worth_it = is_needed or again_s <= work.budget.plans_s
-        return raced() if is_worth_it and there.search_again(room) else None
+        return ledger() if is_worth_it and there.search_again(room) else None
 
-    judged = judge(work, raced(), limits, search_again)
-    tried = [plan for there in explored.values() for plan in there.tried]
-    place = best_place if judged.winner is None else judged.finalists[judged.winner].runtime
-    there = explored[place if place in explored else best_place]
-    decision = decision_of(work, judged, tried, there.profile, there.error, there.meter.samples)
+    judged = judge(work, ledger(), limits, search_again)
+    place = best_place if judged.winner is None else judged.winner.runtime
+    there = searches[place if place in searches else best_place]
+    decision = decision_of(work, judged, there.profile, there.error, there.meter.samples)
     plan = decision.plan
     return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
 
@@ -216,19 +198,20 @@ def float_stays(
     float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
-    tried = []
-    for name, assignment, error in ((FLOAT_RUN, {}, bases[place]), ("int8", pure["int8"], int8_error)):
+    entries = []
+    for name, assignment, error in ((FLOAT_RUN, {}, bases[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
         plan = describe(work.graph, profile, None, limits, assignment, status="measured")
         plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
-        tried.append(Tried(plan, error, holds, name))
-    return _among(work, profile, {place: in_pure_forms(profile, tried)}, limits, bases, floats)
+        entries.append(Entry(plan, error, holds, name))
+    by_name = {entry.key: entry for entry in as_profiled(profile, entries)}
+    return _among(work, profile, {place: Ledger(by_name, place, profile.conditions.others)}, limits, bases, floats)
 
 
 def best_so_far(
     work: Work,
     profile: Profile,
-    tried: Mapping[str, Sequence[Tried]],
+    tried: Mapping[str, Ledger],
     limits: Limits,
     bases: Mapping[str, float],
     floats: Floats,
@@ -236,87 +219,77 @@ def best_so_far(
     """The decision among float, all int8 and the best plan that was `tried` in each place, by their predicted times,
     for a search that was stopped."""
     by_place = {}
-    for place, plans in tried.items():
-        some = {plan.name: plan for plan in plans if plan.name in PLAIN}
-        if fastest := best([plan for plan in plans if not plan.name], 1):
-            some["plan 1"] = fastest[0]
-        by_place[place] = as_predicted(some)
+    for place, ledger in tried.items():
+        solved = [entry for entry in ledger.entries.values() if entry.solved and entry.name not in PLAIN]
+        plain = [entry for entry in ledger.entries.values() if entry.name in PLAIN]
+        some = [*plain, *(replace(entry, name="plan 1") for entry in best(solved, 1))]
+        entries = {entry.key: as_predicted(entry) for entry in some}
+        by_place[place] = replace(ledger, entries={**ledger.entries, **entries})
     return _among(work.settled(profile.scheme), profile, by_place, limits, bases, floats)
 
 
 def _among(
     work: Work,
     profile: Profile,
-    by_place: Mapping[str, Raced],
+    by_place: Mapping[str, Ledger],
     limits: Limits,
     bases: Mapping[str, float],
     floats: Floats,
 ) -> Decision:
     """The decision among finalists of each place, without a study of errors."""
     work = work.in_place(next(iter(bases)))
-    race = on_one_scale(by_place, floats, bases)
-    tried = [plan for raced in by_place.values() for plan in raced.finalists.values()]
-    inputs = len(work.data.held_out.samples)
-    return decision_of(work, judge(work, race, limits), tried, profile, None, inputs)
+    judged = judge(work, on_one_scale(by_place, floats, bases), limits)
+    return decision_of(work, judged, profile, None, len(work.data.held_out.samples))
 
 
-def decision_of(
-    work: Work,
-    judged: Judged,
-    tried: Sequence[Tried],
-    profile: Profile,
-    error: ErrorModel | None,
-    inputs: int,
-) -> Decision:
+def decision_of(work: Work, judged: Judged, profile: Profile, error: ErrorModel | None, inputs: int) -> Decision:
     """The decision for the winner of a race. Raises Infeasible if no finalist holds."""
-    if judged.winner is None:
-        limits = next(iter(judged.finalists.values())).plan.limits
-        losses = [
-            f"{part.name} {part.lost}" for answer in judged.answers.values() for part in answer.parts if part.lost
-        ]
-        least = min([plan.needed for plan in judged.rejected] or [plan.error for plan in judged.finalists.values()])
+    ledger, winner = judged.ledger, judged.winner
+    if winner is None:
+        limits = ledger.float32.plan.limits
+        finalists = [entry for entry in ledger.raced if keeps_pins(work.graph, limits, entry.plan)] or ledger.raced
+        parts = [part for entry in ledger.raced if entry.answers for part in entry.answers.parts]
+        losses = [f"{part.name} {part.lost}" for part in parts if part.lost]
+        least = min([plan.needed for plan in judged.rejected] or [entry.error for entry in finalists])
         raise infeasible(limits, least, next(iter(losses), ""), work.agreement.remark)
     return Decision(
-        plan=_chosen(work, judged.finalists[judged.winner], tried),
-        winner=judged.winner,
-        finalists=judged.finalists,
-        times=judged.times | _source_time(work, judged.times[FLOAT_RUN]),
-        answers=judged.answers,
-        tried=tuple(tried),
+        plan=_chosen(work, winner, ledger),
+        winner=winner,
+        ledger=ledger,
         profile=profile,
         error=error,
         inputs=inputs,
         rejected=judged.rejected,
-        candidates=judged.measured,
-        others=judged.others,
+        candidates=judged.candidates,
+        source=_source(work, ledger),
     )
 
 
-def _source_time(work: Work, float_time: WallTime) -> dict[str, WallTime]:
-    """The time of a source that is not planned itself, in ONNX Runtime, beside the float model that is, which took
-    `float_time` before."""
-    source = work.replaced
+def _source(work: Work, ledger: Ledger) -> Source | None:
+    """A source that is not planned itself, in ONNX Runtime: timed beside the float model that is."""
+    source, limits = work.replaced, ledger.float32.plan.limits
     if source is None:
-        return {}
+        return None
     raced = race(
         work,
-        {SOURCE_RUN: lambda: source.proto, FLOAT_RUN: lambda: work.model.proto},
+        {"source": lambda: source.proto, FLOAT_RUN: lambda: work.model.proto},
         work.budget.refine_s,
-        places={SOURCE_RUN: NAME, FLOAT_RUN: work.setup.options().runtime},
+        places={"source": NAME, FLOAT_RUN: work.setup.options().runtime},
     )
-    source_time, own = raced[SOURCE_RUN].timed, raced[FLOAT_RUN].timed
+    source_time, own = raced["source"].timed, raced[FLOAT_RUN].timed
     if source_time is None or own is None:
         raise MeasurementFailed(raced[FLOAT_RUN].refused)
-    return {SOURCE_RUN: source_time.wall.times(float_time.median_s / own.wall.median_s)}
+    wall = source_time.wall.times(ledger.float32.measured_s / own.wall.median_s)
+    return Source(wall, source_answers(work, limits))
 
 
-def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
+def _chosen(work: Work, winner: Entry, ledger: Ledger) -> Plan:
     """The winner's plan with its measured results."""
     chosen = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
-    if not winner.name:
+    if winner.solved:
         return chosen
-    there = [plan for plan in tried if not plan.name and plan.runtime == chosen.runtime]
+    solved = [entry for entry in ledger.entries.values() if entry.solved and entry.runtime == chosen.runtime]
     # On a busy machine the savings at boundaries may add up to the whole time: that predicts nothing.
-    solved = best([plan for plan in there if plan.predicted_s > 0.0], 1)
-    gap = chosen.predicted_latency_s.value / solved[0].predicted_s - 1.0 if solved else 0.0
+    fastest = best([entry for entry in solved if entry.predicted_s > 0.0], 1)
+    gap = chosen.predicted_latency_s.value / fastest[0].predicted_s - 1.0 if fastest else 0.0
     return replace(chosen, gap=max(0.0, gap))

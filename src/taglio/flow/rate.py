@@ -14,6 +14,7 @@ from taglio.deploy.write import Answered, write_samples, write_source
 from taglio.errors import BadOption
 from taglio.flow.confirm import raced_inputs, write_plan
 from taglio.flow.joining import interface, why_alone
+from taglio.flow.ledger import Entry
 from taglio.flow.plan import Decision
 from taglio.flow.work import Work
 from taglio.memory import make_room
@@ -70,17 +71,18 @@ def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: 
     Raises BadOption if a limit on latency is below the fastest single run, or one on memory below what any way takes,
     and MeasurementFailed for what cannot be run.
     """
-    decisions = {decision.winner: decision}
-    if FLOAT_RUN in decision.finalists and decision.finalists[FLOAT_RUN].holds:
-        decisions.setdefault(FLOAT_RUN, decision.of(work, FLOAT_RUN))
     with _Field(work, decision, goal.threads) as there:
         run_s, memory_bytes = work.setup.run_s, work.setup.memory_bytes
         tries = Tries(there.bench, there.models, there.root, goal, patience.effort, run_s, memory_bytes, there.telling)
+        winner, float32 = decision.winner, decision.ledger.float32
+        decisions = {_label(decision, winner): decision}
+        if float32.holds:
+            decisions.setdefault(_label(decision, float32), decision.of(work, float32))
         finalists = []
         ranked = choose(tries)
         for choice in ranked:
             if choice.model not in decisions:
-                accepted = decision.accepting(work, choice.model, limits)
+                accepted = decision.accepting(work, there.entries[choice.model], limits)
                 if accepted is None:
                     there.models.pop(choice.model)
                     continue
@@ -115,14 +117,15 @@ class _Field:
         self._work, self._decision, self._threads = work, decision, min(available_cores(), threads or available_cores())
         self.alone: dict[str, str] = {}
         self.models: dict[str, Contender] = {}
+        self.entries: dict[str, Entry] = {}
 
     def __enter__(self) -> "_Field":
         with ExitStack() as stack:
             make_room(self._work.memory_bytes)
             self.root, samples = stack.enter_context(scratch()), stack.enter_context(scratch())
             write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(self._work)])
-            for name in self._names():
-                self._add(name, *(stack.enter_context(scratch()) for _ in range(2)))
+            for entry in self._entered():
+                self._add(entry, *(stack.enter_context(scratch()) for _ in range(2)))
             self.bench = stack.enter_context(LoadBench(samples))
             self._stack = stack.pop_all()
         return self
@@ -135,16 +138,15 @@ class _Field:
         if self._work.progress is not None:
             self._work.progress("ways", done, total)
 
-    def _names(self) -> list[str]:
-        final, times = self._decision.finalists, self._decision.times
-        holding = [name for name in final if final[name].holds and name in times]
-        holding.sort(key=lambda name: (name != self._decision.winner, times[name].median_s))
-        plans = [name for name in holding if final[name].name != FLOAT_RUN]
-        return [*(name for name in holding if name not in plans), *plans[:_PLANS]]
+    def _entered(self) -> list[Entry]:
+        winner, holding = self._decision.winner.key, self._decision.ledger.holding
+        plans = sorted((entry for entry in holding if entry.name != FLOAT_RUN), key=lambda entry: entry.key != winner)
+        return [*(entry for entry in holding if entry.name == FLOAT_RUN), *plans[:_PLANS]]
 
-    def _add(self, name: str, folder: Path, components: Path) -> None:
-        work, finalist = self._work, self._decision.finalists[name]
-        manifest = write_plan(work, self._decision.of(work, name).plan, folder, components)
+    def _add(self, entry: Entry, folder: Path, components: Path) -> None:
+        work, name = self._work, _label(self._decision, entry)
+        self.entries[name] = entry
+        manifest = write_plan(work, self._decision.of(work, entry).plan, folder, components)
         executor = Executor(components, manifest, work.setup.options())
 
         def run(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -152,8 +154,13 @@ class _Field:
 
         inputs, _ = interface(components, manifest)
         self.alone[name] = why_alone(components, manifest, work.setup, inputs, run)
-        sides = Sides(available_cores(), self._threads, joined=not self.alone[name], pools=finalist.runtime == NAME)
-        self.models[name] = Contender(name, finalist.runtime, folder, sides, finalist.name == FLOAT_RUN)
+        sides = Sides(available_cores(), self._threads, joined=not self.alone[name], pools=entry.runtime == NAME)
+        self.models[name] = Contender(name, entry.runtime, folder, sides, entry.name == FLOAT_RUN)
+
+
+def _label(decision: Decision, entry: Entry) -> str:
+    """The name of a plan, with its place where that is not the one of the float model that plans are compared with."""
+    return entry.name if entry.runtime == decision.ledger.first else f"{entry.name}, {entry.runtime}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from taglio.flow.search import key_of
+from taglio.flow.ledger import INT8_RUN, PLAIN, key_of
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
@@ -13,7 +13,7 @@ from taglio.quantize.precision import Assignment, Precision
 
 def by_rules(graph: Graph, measured: Profile, limits: Limits) -> dict[str, Assignment]:
     """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; and the blocks that
-    have a form without calibration, in it."""
+    have a form without calibration, in it, if none are forced into int8."""
     whole = next(precision for precision in measured.precisions if precision.form == "whole")
     pure = {
         name: {block: form for block, form in assignment.items() if block not in limits.float_blocks}
@@ -26,12 +26,13 @@ def by_rules(graph: Graph, measured: Profile, limits: Limits) -> dict[str, Assig
         for name, form in pure["int8"].items()
         if graph.block(name).anchor in ANCHORS or name in limits.int8_blocks
     }
-    rules: dict[str, Mapping[str, Precision]] = {"int8": pure.pop("int8"), "weights": weighted}
+    everything = pure.pop(INT8_RUN)
+    rules: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}, INT8_RUN: everything, "weights": weighted}
     if not limits.int8_blocks:
-        rules = {FLOAT_RUN: {}, **rules, **pure}
+        rules |= pure
     result: dict[str, Assignment] = {}
     for rule, forms in rules.items():
         assignment = effective(graph, forms, whole)
-        if rule in (FLOAT_RUN, "int8") or all(key_of(assignment) != key_of(other) for other in result.values()):
+        if rule in PLAIN or all(key_of(assignment) != key_of(other) for other in result.values()):
             result[rule] = assignment
     return result

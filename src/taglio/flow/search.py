@@ -1,75 +1,36 @@
 """Search plans by measured error: solve, measure, tighten or loosen the noise bound, solve again. Times nothing."""
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from math import exp, inf, isfinite, sqrt
 
 from taglio.error.correct import corrected
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
+from taglio.flow.ledger import Entry, Forms, key_of
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import describe, latency, make_plan
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.progress import Progress, reported
-from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment
 
 # Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
 _CLOSE = 0.97
 _STEP = 0.98
 # The least and the most by which the aim is tightened after a plan that broke the bound.
 _TIGHTER, _TIGHTEST = 0.94, 0.4
-# Half of a plan that breaks the bound by more than this factor is measured too.
-_FAR_OFF = 1.2
 # A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
 # Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
 _SOLVE_S, _LEAST_S = 3.0, 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such
-    as float32, otherwise "". `refused` says why it does not run in its place; `built` whether its error was measured as
-    built for its place, or in float32 arithmetic. `loss` is the error by itself, even if a part is lost or a further
-    limit broken; None if only `error` is known."""
-
-    plan: Plan
-    error: float
-    holds: bool
-    name: str = ""
-    refused: str = ""
-    built: bool = False
-    loss: float | None = None
-
-    @property
-    def assignment(self) -> Assignment:
-        """The form of every block that is not float."""
-        return self.plan.assignment()
-
-    @property
-    def predicted_s(self) -> float:
-        """The predicted seconds of a run."""
-        return self.plan.predicted_latency_s.value
-
-    @property
-    def runtime(self) -> str:
-        """The place of the plan."""
-        return self.plan.runtime
-
-
-def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    """A key that is equal for equal assignments."""
-    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
-
-
 def keeps_pins(graph: Graph, limits: Limits, plan: Plan) -> bool:
-    """Whether the blocks that are pinned to float stay so: ONNX Runtime runs a weightless one between int8 blocks in
+    """Whether the blocks that are pinned are as wanted. ONNX Runtime runs a weightless one between int8 blocks in
     int8."""
-    return plan.assignment().keys().isdisjoint(name for name in limits.float_blocks if not graph.block(name).movement)
+    forms = plan.assignment().keys()
+    in_float = (name for name in limits.float_blocks if not graph.block(name).movement)
+    return forms.isdisjoint(in_float) and forms >= set(limits.int8_blocks)
 
 
 @dataclass(slots=True)
@@ -158,73 +119,42 @@ class ErrorTarget:
         return self._aim.follow(evidence.error, max(evidence.l2.values(), default=None))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Searched:
-    """The plans of a search, in the order they were solved, and all that was measured, also before."""
-
-    tried: list[Tried]
-    evidence: list[Evidence]
-
-
 def search(
     graph: Graph,
     profile: Profile,
     error: ErrorModel,
     limits: Limits,
     meter: ErrorMeter,
-    known: Sequence[Evidence] = (),
+    measured: dict[Forms, Evidence],
     *,
     rounds: int = 10,
     effort: float = 1.0,
     progress: Progress | None = None,
-) -> Searched:
-    """Plans with measured errors; `effort` scales the time limit of each. `known` was measured before.
+) -> list[Entry]:
+    """Plans with measured errors, in the order they were solved; `effort` scales the time limit of each. What is
+    measured is added to `measured`, and not measured again.
 
     Starts with the upper end of the predicted error at the bound. Then each plan is measured and corrects the error
     model, with which the next is solved, until one is close to the bound.
     """
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
-    tried, measured_by_forms = list[Tried](), {key_of(evidence.assignment): evidence for evidence in known}
-
-    def measured(assignment: Assignment) -> Evidence:
-        key = key_of(assignment)
-        if key not in measured_by_forms:
-            measured_by_forms[key] = meter.evidence(assignment)
-        return measured_by_forms[key]
-
-    target = ErrorTarget(graph, error, bound)
+    tried, target = dict[Forms, Entry](), ErrorTarget(graph, error, bound)
     for _ in reported(range(rounds), "search", progress):
-        model = target.corrected(measured_by_forms.values())
+        model = target.corrected(measured.values())
         plan = make_plan(graph, profile, model, limits, slack=target.factor, time_limit_s=solve_s(effort))
         if plan.status == "infeasible":
             target.loosen()
             continue
-        result = measured(plan.assignment())
-        is_new = all(key_of(other.assignment) != key_of(plan.assignment()) for other in tried)
+        forms = key_of(plan.assignment())
+        if forms not in measured:
+            measured[forms] = meter.evidence(plan.assignment())
+        result, is_new = measured[forms], forms not in tried
         if is_new:
-            tried.append(_tried(plan, result, bound))
-            if result.error > _FAR_OFF * bound and (half := _half(graph, model, plan)):
-                measured(half)
+            tried[forms] = _solved(plan, result, bound)
         if not target.follow(result, is_new=is_new):
             break
-    return Searched(tried, [*measured_by_forms.values()])
-
-
-def _half(graph: Graph, error: ErrorModel, plan: Plan) -> Assignment:
-    """The blocks of a plan that are predicted to add least and half of its noise together. Measured apart, they tell
-    which blocks are to blame for an error that was not expected."""
-    assignment, predicted = plan.assignment(), dict[str, float]()
-    for output in error.outputs:
-        for term in output.blocks:
-            if term.block in assignment and assignment[term.block].name == term.precision:
-                predicted[term.block] = max(predicted.get(term.block, 0.0), term.own)
-    order = sorted(predicted, key=predicted.__getitem__)
-    sums = [*accumulate(predicted[block] for block in order)]
-    count = bisect_right(sums, sums[-1] / 2.0) if sums else 0
-    chosen = {block: assignment[block] for block in order[:count]}
-    whole = next(precision for precision in plan.precisions if precision.form == "whole")
-    return effective(graph, chosen, whole) if count < len(order) else {}
+    return [*tried.values()]
 
 
 def solve_s(effort: float) -> float:
@@ -232,42 +162,41 @@ def solve_s(effort: float) -> float:
     return max(_LEAST_S, effort * _SOLVE_S)
 
 
-def _tried(plan: Plan, measured: Evidence, bound: float) -> Tried:
+def _solved(plan: Plan, measured: Evidence, bound: float) -> Entry:
     error, holds = measured.error, measured.error <= bound
     note = () if holds else (f"measured error {error:.4%} breaks the bound {bound:.4%}",)
-    return Tried(replace(plan, measured_error=error, notes=plan.notes + note), error, holds, loss=measured.loss)
+    plan = replace(plan, measured_error=error, notes=plan.notes + note)
+    return Entry(plan, error, holds, solved=True, loss=measured.loss)
 
 
-def unsolved(
+def from_rule(
     name: str,
     graph: Graph,
     profile: Profile,
     error: ErrorModel,
     limits: Limits,
     measured: Evidence,
-) -> Tried:
-    """An assignment that is not from the solver, as a candidate, with what was `measured` of it."""
+) -> Entry:
+    """An assignment that is not from the solver, with what was `measured` of it."""
     plan = describe(graph, profile, error, limits, measured.assignment, status="measured")
     holds = limits.max_error is None or measured.error <= limits.max_error
-    return Tried(replace(plan, measured_error=measured.error), measured.error, holds, name, loss=measured.loss)
+    holds = holds and keeps_pins(graph, limits, plan)
+    return Entry(replace(plan, measured_error=measured.error), measured.error, holds, name, loss=measured.loss)
 
 
-def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
-    """The same plans with latencies predicted by `profile`, and as predicted errors those measured in the search: what
+def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, entry: Entry) -> Entry:
+    """The same plan with a latency predicted by `profile`, and as predicted error the one measured in the search: what
     is expected of the deployed file, on more inputs. `error` predicts where no such figure is known: a plan of the
     solver's lost an output's information, or has further limits."""
-
-    def again(each: Tried) -> Plan:
-        assignment, loss = each.assignment, each.loss
-        if loss is None and isfinite(each.error) and not each.plan.limits.also:
-            loss = each.error
-        guess = error.predict(graph, assignment) if loss is None else loss
-        interval = Interval(0.0, guess, error.upper(guess), error.confidence)
-        return replace(each.plan, predicted_latency_s=latency(profile, graph, assignment), predicted_error=interval)
-
-    return [replace(each, plan=again(each)) for each in tried]
+    assignment, loss = entry.assignment, entry.loss
+    if loss is None and isfinite(entry.error) and not entry.plan.limits.also:
+        loss = entry.error
+    guess = error.predict(graph, assignment) if loss is None else loss
+    interval = Interval(0.0, guess, error.upper(guess), error.confidence)
+    seconds = latency(profile, graph, assignment)
+    return replace(entry, plan=replace(entry.plan, predicted_latency_s=seconds, predicted_error=interval))
 
 
-def best(tried: Sequence[Tried], count: int) -> list[Tried]:
+def best(entries: Iterable[Entry], count: int) -> list[Entry]:
     """The `count` fastest by prediction among the plans that keep the bound."""
-    return sorted((plan for plan in tried if plan.holds), key=lambda plan: plan.predicted_s)[:count]
+    return sorted((entry for entry in entries if entry.holds), key=lambda entry: entry.predicted_s)[:count]

@@ -77,14 +77,14 @@ def opened(work: Work, proto: onnx.ModelProto, options: SessionOptions) -> Itera
         yield work.lab.open(path, options)
 
 
-def answer(work: Work, session: Session, sample: Sample, label: str = "") -> Outputs:
+def answer(work: Work, session: Session, sample: Sample) -> Outputs:
     """The outputs of a model for a held-out input. Raises BadData if it cannot run it."""
     try:
         return session.run([*work.outputs], dict(sample))
     except TaglioError:
         raise
     except Exception as error:  # the runtimes' exceptions have no useful common base class
-        raise BadData(f"{label}cannot run the held-out inputs: {why_failed(error)}") from None
+        raise BadData(f"cannot run the held-out inputs: {why_failed(error)}") from None
 
 
 def loss_beside(work: Work, reference: Reference, metric: Metric) -> ErrorOf:
