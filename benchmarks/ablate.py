@@ -1,10 +1,15 @@
-"""What does each mechanism of the search earn? Networks are optimised with one mechanism switched off at a time.
+"""What does each mechanism of the search earn? Searches run with one mechanism switched off at a time.
 
-The column of seconds is that of the search, without the race that confirms its result; the speed-up is the confirmed
-one. A mechanism stays if its absence costs milliseconds of the final model or seconds of the search. Each row is a
-process of its own. Rows are kept in out/benchmarks/ablate.jsonl: an interrupted run goes on, and --again starts anew.
+By default on simulated machines (tests/support/simulated.py), of which half have tables that are off by a fifth: how
+far the delivered plan is from the fastest, how often its true error breaks the limit by more than a tenth, and the
+simulated seconds. They price proposers and budgets, not what makes tables true: that takes --real networks.
 
-python benchmarks/ablate.py [--cases digits,ultraface-rfb-320] [--without rules,bounds] [--effort 1] [--threads 1]
+A mechanism stays if its absence costs milliseconds of the final model or seconds of the search. With --real, the
+column of seconds is that of the search, without the race that confirms its result; the speed-up is the confirmed one.
+Each row is a process of its own, kept in out/benchmarks/ablate.jsonl: an interrupted run goes on, --again starts anew.
+
+python benchmarks/ablate.py [--machines 40] [--without rules,refinement]
+python benchmarks/ablate.py --real [--cases digits,ultraface-rfb-320] [--without rules,bounds] [--effort 1]
 """
 
 import argparse
@@ -12,13 +17,17 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import exp, log
+from statistics import fmean
 from typing import Any
 
 import taglio
-from cases import CACHE, CASES, Kept, markdown, paths, write
+from cases import CACHE, CASES, ROOT, Kept, markdown, paths, write
 from taglio.flow import explore as explore_module
+from taglio.flow import finalists as finalists_module
 from taglio.flow import optimize as optimize_module
 from taglio.flow import screen as screen_module
 from taglio.flow import search as search_module
@@ -37,15 +46,19 @@ def _plain_rules(*given: Any) -> dict[str, Any]:
 MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "": [],
     "bfloat16": [(screen_module, "bfloat16_refusal", lambda: "switched off")],
-    "corrections": [(search_module, "corrected", lambda error, *_: error)],
+    "corrections": [(module, "corrected", lambda error, *_: error) for module in (search_module, explore_module)],
     "bounds": [
         (screen_module, "least_share", lambda *_: 0.0),
         (optimize_module, "_no_gain", lambda *_: ""),
-        (explore_module.Explored, "may_gain", property(lambda _: True)),
+        (explore_module.PlaceSearch, "_may_gain", lambda _: True),
     ],
     "rules": [(explore_module, "by_rules", _plain_rules)],
     "refinement": [(explore_module, "refine", lambda _model, _graph, profile, *_, **__: profile)],
+    "another search": [(explore_module.PlaceSearch, "search_again", lambda *_: False)],
+    "several finalists": [(finalists_module, "FINALISTS", 1)],
 }
+# Those that the simulated machines have a part in.
+SIMULATED = ("", "corrections", "rules", "refinement", "another search", "several finalists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +77,26 @@ class Row:
     runtime: str
 
 
+@contextmanager
+def switched_off(mechanism: str) -> Iterator[None]:
+    """Run without one mechanism ("": with all)."""
+    kept = [(module, name, getattr(module, name)) for module, name, _ in MECHANISMS[mechanism]]
+    for module, name, replacement in MECHANISMS[mechanism]:
+        setattr(module, name, replacement)
+    try:
+        yield
+    finally:
+        for module, name, original in kept:
+            setattr(module, name, original)
+
+
 def measure(network: str, without: str, effort: float, threads: int) -> Row:
     """Optimise one network in this process."""
-    for module, name, replacement in MECHANISMS[without]:
-        setattr(module, name, replacement)
+    with switched_off(without):
+        return _optimized(network, without, effort, threads)
+
+
+def _optimized(network: str, without: str, effort: float, threads: int) -> Row:
     (model, data), preprocess = paths(CASES[network]), CASES[network].preprocess
     result = taglio.optimize(model, data, max_error=LIMIT, effort=effort, threads=threads, preprocess=preprocess)
     table = result.table
@@ -80,11 +109,39 @@ def measure(network: str, without: str, effort: float, threads: int) -> Row:
     )
 
 
+def simulated(machines: int, mechanisms: Sequence[str]) -> tuple[list[list[str]], dict[str, Any]]:
+    """The cells and the figures of searches on simulated machines without each mechanism."""
+    sys.path.insert(0, str(ROOT))
+    from tests.flow.test_simulated import LIMIT as LIMIT_THERE
+    from tests.flow.test_simulated import delivered
+    from tests.support.networks import network
+    from tests.support.simulated import Machine, Noise
+
+    noises = {"close": Noise(), "off by a fifth": Noise(tables_s=0.2, tables_error=0.6)}
+    cells, figures = [], {}
+    for without in mechanisms:
+        for tables, noise in noises.items():
+            with switched_off(without):
+                ends = [delivered(Machine(network(seed), seed, noise)) for seed in range(machines)]
+            behind = [end.behind for end in ends]
+            beyond = sum(end.error > 1.1 * LIMIT_THERE for end in ends)
+            seconds = fmean(end.machine.now_s for end in ends)
+            mean = exp(fmean(map(log, behind)))
+            cells.append(
+                [without or "(all there)", tables, f"{mean:.3f}", f"{max(behind):.2f}", str(beyond), f"{seconds:.1f} s"]
+            )
+            figures[f"{without}, {tables}"] = {"behind": behind, "beyond": beyond, "seconds": seconds}
+            print(" | ".join(cells[-1]), file=sys.stderr, flush=True)
+    return cells, figures
+
+
 def main() -> None:
-    """Measure what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real", action="store_true", help="on networks, not on simulated machines")
+    parser.add_argument("--machines", type=int, default=40)
     parser.add_argument("--cases", default=",".join(NETWORKS))
-    parser.add_argument("--without", default=",".join(MECHANISMS))
+    parser.add_argument("--without", default="")
     parser.add_argument("--effort", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--again", action="store_true")
@@ -94,9 +151,22 @@ def main() -> None:
         network, without = options.one
         print(json.dumps(asdict(measure(network, without, options.effort, options.threads))))
         return
+    all_there = MECHANISMS if options.real else SIMULATED
+    mechanisms = ["", *filter(None, options.without.split(","))] if options.without else [*all_there]
+    if options.real:
+        table, figures = real(options, mechanisms)
+    else:
+        cells, figures = simulated(options.machines, mechanisms)
+        head = ["without", "tables", "time ÷ the fastest", "at most", "errors above 1.1 × the limit", "search"]
+        table = markdown(head, cells)
+    print(table)
+    print(write("ablate", figures, table))
+
+
+def real(options: argparse.Namespace, mechanisms: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The table and the figures of networks without each mechanism; what is missing is measured."""
     kept = Kept(CACHE / "ablate.jsonl", Row, again=options.again)
-    rows = kept.rows
-    networks, mechanisms = options.cases.split(","), ["", *filter(None, options.without.split(","))]
+    rows, networks = kept.rows, options.cases.split(",")
     for network in networks:
         for without in mechanisms:
             if any((row.network, row.without, row.effort) == (network, without, options.effort) for row in rows):
@@ -120,8 +190,7 @@ def main() -> None:
         if row.network in networks and row.without in mechanisms and row.effort == options.effort
     ]
     table = markdown(["network", "without", "search", "confirmed speed-up", "error", "int8 blocks"], cells)
-    print(table)
-    print(write("ablate", {"rows": [asdict(row) for row in rows]}, table))
+    return table, {"rows": [asdict(row) for row in rows]}
 
 
 if __name__ == "__main__":
