@@ -16,7 +16,6 @@ from taglio.error.doubts import (
     nothing_changed,
     saturating_sums,
     sizes_measured,
-    too_few_inputs,
     unlike_calibration,
     values_fed,
 )
@@ -25,38 +24,6 @@ from taglio.error.tally import Tally
 from taglio.error.tasks.task import TOP1
 from taglio.quantize.scheme import parse_scheme
 from tests.components.cases import digits
-
-
-def test_one_input_says_nothing_of_others() -> None:
-    alone = too_few_inputs(np.array([[1.0]]), np.array([[100.0]]), ["y"], 1)
-    assert alone.startswith("studied on 1 held-out input:") and alone.endswith("give more data")
-    hurried = too_few_inputs(np.array([[1.0]]), np.array([[100.0]]), ["y"], 24)
-    assert hurried.startswith("studied on 1 of 24 held-out inputs:") and hurried.endswith("raise the effort")
-    assert too_few_inputs(np.array([[0.0]]), np.array([[100.0]]), ["y"], 1) == ""
-
-
-def test_inputs_that_disagree_are_too_few_and_inputs_that_agree_are_enough() -> None:
-    alike = too_few_inputs(np.full((8, 1), 1.0), np.full((8, 1), 100.0), ["y"], 8)
-    apart = too_few_inputs(np.array([[9.0], *[[0.1]] * 7]), np.full((8, 1), 100.0), ["y"], 8)
-    assert alike == ""
-    assert apart.startswith("studied on 8 held-out inputs: on others the error of y with all blocks in int8 may differ")
-    # That error stands in the table of results, measured on all inputs: a second figure would contradict it.
-    assert apart.count("%") == 1
-
-
-def test_the_standard_error_is_that_of_repeated_draws() -> None:
-    """The percentage that is named, against the spread of the error over many draws of eight inputs."""
-    rng = np.random.default_rng(0)
-    errors, named = [], []
-    for _ in range(400):
-        squares, references = rng.gamma(0.5, 1.0, (8, 1)), rng.gamma(4.0, 25.0, (8, 1))
-        errors.append(float(np.sqrt(squares.sum() / references.sum())))
-        line = too_few_inputs(squares, references, ["y"], 8)
-        if line:
-            named.append(float(line.split(" by ")[1].split("%")[0]) / 100)
-    spread = float(np.std(errors) / np.mean(errors))
-    assert len(named) > 200
-    assert 0.6 * spread < float(np.median(named)) < 1.5 * spread
 
 
 def test_a_metric_that_counts_answers_needs_many() -> None:

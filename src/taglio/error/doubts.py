@@ -15,13 +15,10 @@ from taglio.data.spec import InputSpec, batch_symbol
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
-from taglio.error.upper_end import standard_error
 from taglio.errors import plural
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
-# Relative standard error above which an error is doubtful.
-_UNSURE = 0.15
 # Distinct inputs below which ranges and errors may not hold for other inputs.
 _FEW = 16
 # Held-out inputs below which one answer changes a metric that counts answers by more than 1 %.
@@ -168,32 +165,6 @@ def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str])
         if count:
             missing.append(f"{name} for {count} of {plural(len(references), 'input')}")
     return f"the float model's output has NaN, which must stay NaN: {', '.join(missing)}" if missing else ""
-
-
-def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str], held_out: int) -> str:
-    """A line if the error of the worst part varies much with the choice of inputs, or "".
-
-    `squares` and `references` [samples, parts] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8, of as many of the
-    `held_out` inputs as the study had time for.
-    """
-    count = len(squares)
-    totals = references.sum(axis=0)
-    if not (totals > 0.0).any():
-        return ""
-    errors = np.sqrt(np.divide(squares.sum(axis=0), totals, out=np.zeros_like(totals), where=totals > 0.0))
-    worst = int(np.argmax(errors))
-    if errors[worst] == 0.0 or not np.isfinite(errors[worst]):
-        return ""
-    of_all, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
-    if count < 2:
-        return f"studied on 1{of_all} held-out input{'s' if of_all else ''}: how the error varies is unknown; {remedy}"
-    spread = standard_error(squares[:, worst], references[:, worst])
-    if spread <= _UNSURE:
-        return ""
-    return (
-        f"studied on {count}{of_all} held-out inputs: on others the error of {names[worst]} with all blocks in int8 "
-        f"may differ by {spread:.0%} (one standard error); {remedy}"
-    )
 
 
 def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> str:

@@ -161,10 +161,6 @@ class Tally:
         scale = np.divide(l2, norms, out=np.zeros_like(l2), where=usable)
         return np.asarray(np.where(usable[:, None], sketches, 0.0) * scale[:, None])
 
-    def by_sample(self) -> np.ndarray:
-        """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for parts that are not float."""
-        return np.where(self._exact, 0.0, np.array(self._rows)[:, :2].transpose(1, 0, 2))
-
     def spread(self) -> float:
         """The `standard_error` of the worst part, which is 0 if no part changed or one became NaN or infinite."""
         l2 = self.l2()

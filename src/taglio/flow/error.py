@@ -23,7 +23,6 @@ from taglio.error.doubts import (
     not_float,
     saturating_sums,
     sizes_measured,
-    too_few_inputs,
     unlike_calibration,
     values_fed,
 )
@@ -196,7 +195,6 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
 
 def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
     """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
-    squares, references = everything.by_sample()
     outputs, batch = work.model.outputs, batch_size(work.inputs, work.typical[0])
     read, stored = readers(work.model.proto.graph.node), work.model.initializers()
     both, graph = (work.data.calibration.samples, work.data.held_out.samples), work.model.proto.graph
@@ -210,7 +208,6 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         sizes_measured(work.inputs, work.data.held_out.samples),
         not_float(everything),
         no_numbers(meter.references, outputs),
-        too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
         coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
