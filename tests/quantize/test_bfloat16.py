@@ -50,7 +50,7 @@ def products() -> onnx.ModelProto:
 def test_the_switchable_graph_rounds_what_openvino_rounds(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     model = loaded(make(), tmp_path)
     graph, data = graphs.build(model), feeds(model, 2)
-    builder = QdqBuilder(model, graph, {SCHEME.calibration: calibrate(model, data, "minmax")})
+    builder = QdqBuilder(model, graph, calibrate(model, data))
     low = {block.name: BFLOAT16 for block in graph.choices() if BFLOAT16.fits(block)}
     path, feed = tmp_path / "built.onnx", dict(data.samples[0])
     onnx.save(builder.build(low), path)

@@ -209,7 +209,7 @@ class Machine:
         work = Work(setup, proto, model, graph, Split(parts[0], parts[1], 0, parts[2]), lab=self.lab)
         work.kept.put(("agreement",), Agreement())
         work.kept.put(("floats", replace(SCHEME, uncalibrated=())), {})
-        work.kept.put(("ranges", SCHEME.calibration), None)
+        work.kept.put(("ranges", ""), None)
         work.kept.put(("builder", SCHEME), _Builder(self))
         for data in parts:
             answers = ([self.reference(int(sample[spec.name].flat[0]))] for sample in data.samples)

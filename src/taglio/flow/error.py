@@ -43,7 +43,6 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
 from taglio.quantize.ranges import calibrate
-from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, PROVIDERS
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
@@ -118,7 +117,7 @@ def error_model(
     elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
-    lines += (*doubts(work, scheme, meter, everything), *((saturation,) if saturation else ()))
+    lines += (*doubts(work, meter, everything), *((saturation,) if saturation else ()))
     return replace(result, notes=lines, parts=everything.parts(), study=study)
 
 
@@ -193,7 +192,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     return min(len(work.data.held_out.samples), max(fewest_samples(metric), min(wanted, affordable), cheap))
 
 
-def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
+def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
     """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
     outputs, batch = work.model.outputs, batch_size(work.inputs, work.typical[0])
     read, stored = readers(work.model.proto.graph.node), work.model.initializers()
@@ -211,7 +210,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
-        unlike_calibration(work.ranges(scheme).low_high, _held_out_ranges(work), work.graph),
+        unlike_calibration(work.ranges().low_high, _held_out_ranges(work), work.graph),
         constant_outputs(
             [[answer[i] for i in computed] for answer in meter.references], [outputs[i] for i in computed]
         ),
@@ -224,11 +223,11 @@ def doubts_without_study(work: Work, profile: Profile) -> tuple[str, ...]:
     scheme = profile.scheme
     work = work.settled(scheme).in_place(NAME)
     meter = work.meter(work.switchable(scheme), work.within(_RANGES_S).runs(_LEAST_INPUTS, 1))
-    return doubts(work, scheme, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))
+    return doubts(work, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))
 
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:
     held_out = work.data.held_out
     few: Dataset = replace(held_out, samples=held_out.samples[: work.within(_RANGES_S).runs(_RANGE_INPUTS)])
     make_room(work.memory_bytes)
-    return calibrate(work.model, few, "minmax").low_high
+    return calibrate(work.model, few).low_high

@@ -42,7 +42,7 @@ from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
-from taglio.quantize.scheme import Calibration, Scheme
+from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import (
     CUDA,
@@ -394,10 +394,8 @@ class Work:
 
     def builder(self, scheme: Scheme) -> QdqBuilder:
         """The builder of quantised models under `scheme`, for the place of the set-up."""
-        ranges = self.ranges(scheme)
-        builder: QdqBuilder = self.kept.once(
-            ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibration: ranges})
-        )
+        ranges = self.ranges()
+        builder: QdqBuilder = self.kept.once(("builder", scheme), lambda: QdqBuilder(self.model, self.graph, ranges))
         return builder.fusing() if self._fuses else builder
 
     @property
@@ -431,18 +429,17 @@ class Work:
     def unusable(self, scheme: Scheme, *, thorough: bool = True) -> dict[str, str]:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
         options = replace(self.setup.options(), spinning=False)
-        feed, builder, ranges = self.data.calibration.samples[0], self.builder(scheme), self.ranges(scheme)
+        feed, builder, ranges = self.data.calibration.samples[0], self.builder(scheme), self.ranges()
         make_room(self.memory_bytes)
         return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
 
-    def ranges(self, scheme: Scheme) -> Ranges:
-        """The calibration of `scheme`."""
-        return self.kept.once(("ranges", scheme.calibration), lambda: self._calibrated(scheme.calibration))
+    def ranges(self) -> Ranges:
+        """The ranges of activations over the calibration inputs."""
+        return self.kept.once(("ranges", ""), self._calibrated)
 
-    def _calibrated(self, method: Calibration) -> Ranges:
+    def _calibrated(self) -> Ranges:
         make_room(self.memory_bytes)
-        data = self.data.calibration
-        return calibrate(self.model, data, method, self.progress, room_bytes=self.outputs_bytes)
+        return calibrate(self.model, self.data.calibration, self.progress)
 
 
 def require_own(work: Any, **made: Any) -> None:

@@ -1,7 +1,7 @@
 """Profile a model by attribution: whole-model runs in float, in int8 and in random mixes. Decides nothing.
 
 Each mix is a whole quantised model, so fusion, layouts and caches are as in deployment; its kernels are then joined to
-blocks. Running each block alone would miss all three (see layerwise.py).
+blocks. Running each block alone would miss all three.
 """
 
 import random

@@ -56,8 +56,8 @@ _INT32_BIAS_LIMIT = 2.0**30
 class QdqBuilder:
     """Builds quantised models of one float model; quantised weights are reused between builds."""
 
-    def __init__(self, model: Model, graph: Graph, ranges: Mapping[str, Ranges]) -> None:
-        """`ranges` has an entry, by `Scheme.calibration`, for every scheme that will be built."""
+    def __init__(self, model: Model, graph: Graph, ranges: Ranges | None = None) -> None:
+        """`ranges` are those of activations; None is enough for forms without calibration."""
         self.model, self.graph = model, graph
         self._initializers = model.initializers()
         self._arrays: dict[str, np.ndarray] = {}
@@ -66,13 +66,11 @@ class QdqBuilder:
         self._parameters: dict[tuple[str, object], TensorParameters] = {}
         self._nodes = model.nodes()
         self._roots = range_roots(model.proto)
-        self._ranges = {
-            method: replace(by_method, low_high=share_ranges(model.proto, by_method.low_high))
-            for method, by_method in ranges.items()
-        }
-        self._shapes = tensor_shapes(model.proto)
+        self._low_high = {} if ranges is None else share_ranges(model.proto, ranges.low_high)
+        self._without = {} if ranges is None else ranges.without
+        shapes = tensor_shapes(model.proto)
         # Whether a size is known only while the model runs.
-        self.dynamic = any(name and name not in self._shapes for node in self._nodes.values() for name in node.output)
+        self.dynamic = any(name and name not in shapes for node in self._nodes.values() for name in node.output)
         self._floats = {tensor.name for tensor in graph.tensors if tensor.dtype == "float32"}
         self._own = own_parameters(model.proto, self._initializers)
         self._producers = writers(model.proto.graph.node)
@@ -101,7 +99,7 @@ class QdqBuilder:
             precision = assignment.get(block.name, FLOAT32)
             self.emit(emitter, block, FLOAT32 if precision == BFLOAT16 else precision)
         self._restore_outputs(emitter)
-        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self.model.outputs)
+        keep_float(emitter.nodes, self._nodes.keys(), self.model.outputs)
         proto = self._assemble(emitter)
         if self.fuses:
             keep_apart(proto.graph, dynamic=self.dynamic)
@@ -217,11 +215,10 @@ class QdqBuilder:
             root = self._roots.get(tensor, tensor)
             if root in self._own:
                 return self._own[root]
-            ranges = self._ranges[scheme.calibration]
-            if root not in ranges.low_high:
-                reason = ranges.without.get(root, "was not calibrated: calibrate again")
+            if root not in self._low_high:
+                reason = self._without.get(root, "was not calibrated: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
-            self._parameters[key] = activation_parameters(*ranges.low_high[root], scheme)
+            self._parameters[key] = activation_parameters(*self._low_high[root], scheme)
         return self._parameters[key]
 
     def _free(self, block: Block, position: int, scheme: Scheme) -> bool:

@@ -52,7 +52,7 @@ def unusable(
 
     Raises BadModel or BadData if the float model itself cannot be loaded or run.
     """
-    plain = QdqBuilder(model, graph, {scheme.calibration: ranges})
+    plain = QdqBuilder(model, graph, ranges)
     reasons = _by_range(graph, plain, scheme)
     candidates = [block for block in graph.candidates() if block.name not in reasons]
     if not candidates:

@@ -351,8 +351,8 @@ def _iou(boxes: np.ndarray, rivals: np.ndarray) -> np.ndarray:
 
 
 def _area(hits: np.ndarray, wanted: int) -> float:
-    """Area under the precision-recall curve, with precision made monotone. `hits` are best first; `wanted` is the number
-    of true boxes."""
+    """Area under the precision-recall curve, with precision made monotone. `hits` [boxes] are best first; `wanted` is
+    the number of true boxes."""
     right = np.cumsum(hits)
     precision = right / np.arange(1, len(hits) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
