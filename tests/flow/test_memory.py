@@ -151,7 +151,7 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     plan = Plan(work.model.sha256, DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.5), placed, "optimal", 0.0, none, none)
     wide, narrow = (answers(work.but(memory_bytes=limit), {"int8": plan}, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow
-    switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
+    switchable = Switchable(work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (
         ErrorMeter(switchable, work.data.held_out.samples, work.parts, memory_bytes=limit) for limit in (None, 8)
     )

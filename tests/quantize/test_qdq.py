@@ -69,7 +69,7 @@ class Bench:
         return answers(self.builder.build(assignment), self.feed)
 
     def switchable(self, *precisions: Precision) -> Switchable:
-        return Switchable(self.model, self.graph, self.builder, precisions, ONE_THREAD)
+        return Switchable(self.graph, self.builder, precisions, ONE_THREAD)
 
 
 def bench(model: Model) -> Bench:
@@ -168,7 +168,7 @@ def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Benc
 def test_no_pair_stands_before_an_activation_that_the_runtime_fuses(benches: dict[str, Bench], name: str) -> None:
     case, scheme = benches[name], exact()
     builder = case.builder.fusing()
-    switchable = Switchable(case.model, case.graph, builder, forms(scheme), ONE_THREAD)
+    switchable = Switchable(case.graph, builder, forms(scheme), ONE_THREAD)
     soft = [block for block in case.graph.candidates() if block.soft_tail]
     assert soft
     for assignment in subsets(case.graph, scheme):

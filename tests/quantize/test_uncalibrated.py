@@ -107,9 +107,9 @@ def test_both_runtimes_answer_like_float(
 def test_the_switchable_graph_is_every_built_mix(
     network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]],
 ) -> None:
-    model, graph, builder, feed = network
+    _, graph, builder, feed = network
     forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
-    switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
+    switchable = Switchable(graph, builder, forms, ONE_THREAD)
     blocks = [block for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
     for chosen in product((None, *forms), repeat=len(blocks)):
         mix = {block.name: form for block, form in zip(blocks, chosen, strict=True) if form is not None}
@@ -196,7 +196,7 @@ def test_an_lstm_answers_like_float(kind: Recurrent, form: Uncalibrated, tmp_pat
 def test_the_switchable_graph_is_every_mix_with_an_lstm(kind: Recurrent, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
     forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
-    switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
+    switchable = Switchable(graph, builder, forms, ONE_THREAD)
     lstm, product_block = graph.blocks[1:]
     assert [switch.precision.name for switch in switchable.switches if switch.block == lstm.name] == ["int8-dynamic"]
     for chosen in product((None, DYNAMIC), (None, forms[0])):

@@ -30,7 +30,7 @@ _INDUCTOR = "inductor (x86)"
 class OnnxForm:
     """A form of the model as ONNX, shared by all back ends that read ONNX: they run the same file.
 
-    `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `graph.select`.
+    `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `select`.
     """
 
     key: str

@@ -10,8 +10,9 @@ from taglio.compare.table import OnnxForm
 from taglio.data.dataset import Split
 from taglio.errors import CannotQuantize, TaglioError
 from taglio.memory import make_room
-from taglio.model.graph import Graph, select
+from taglio.model.graph import Graph
 from taglio.model.load import Model
+from taglio.model.select import select
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.float16 import most_in_float16

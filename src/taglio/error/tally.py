@@ -12,7 +12,7 @@ from taglio.error.compared import as_array, comparable, resized, unequal, union
 from taglio.error.information import Watch
 from taglio.error.judge import Judge, fewest_samples, judge_of
 from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, Bound, Metric
-from taglio.error.parts import Parts, whole
+from taglio.error.parts import OutputParts, whole
 from taglio.error.upper_end import mean_end, standard_error
 
 Outputs = Sequence[np.ndarray]
@@ -59,11 +59,11 @@ class Tally:
     """
 
     def __init__(
-        self, parts: Parts | Sequence[str], metric: Metric | Measure | None = None, *, watched: bool = False
+        self, parts: OutputParts | Sequence[str], metric: Metric | Measure | None = None, *, watched: bool = False
     ) -> None:
         """`parts` are those of the outputs, or the outputs' names, each then one part. `metric` is relative L2 if None.
         `watched` keeps the values that `lost` needs. Samples must be added in the order that the judges expect."""
-        self._parts = parts if isinstance(parts, Parts) else whole(parts)
+        self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
         metric = metric or RELATIVE
         measure = metric if isinstance(metric, Measure) else Measure(metric, judge_of(metric, self._parts.outputs))
         self._metric, self._judge, self._others = measure.metric, measure.judge, measure.others
@@ -337,7 +337,7 @@ class Reference:
 
     samples: Sequence[Mapping[str, np.ndarray]]
     answers: Sequence[Outputs]
-    parts: Parts
+    parts: OutputParts
 
     def first(self, count: int) -> "Reference":
         """At most `count` of the inputs."""

@@ -29,7 +29,7 @@ from taglio.error.doubts import (
 from taglio.error.judge import TaskJudge, fewest_samples
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import Budget, measure
+from taglio.error.study import Aim, StudyBudget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, plural
@@ -91,7 +91,7 @@ def error_model(
     work = work.telling(progress).at(effort).settled(scheme)
     study = _study(work, profile, provider, near, confidence)
     switchable = work.switchable(scheme, provider)
-    budget = Budget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
+    budget = StudyBudget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     count = affordable_inputs(work, switchable, budget)
     # An earlier run on a busy machine may have studied fewer inputs, and a user's function may have changed.
     usable = reuse is not None and reuse.samples >= min(_LEAST_INPUTS, count) and not reuse.metric.own
@@ -99,16 +99,9 @@ def error_model(
         return reuse
     meter = work.meter(switchable, count)
     times = profile.block_times()
-    measured = measure(
-        work.graph,
-        precisions(scheme),
-        meter,
-        budget,
-        near=near if meter.metric.smooth and near else None,
-        saved_s={(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()},
-        seed=work.setup.seed,
-        progress=work.progress,
-    )
+    saved_s = {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
+    aim = Aim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
+    measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
     where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
@@ -172,7 +165,7 @@ def refuse_constant_outputs(work: Work) -> None:
         )
 
 
-def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
+def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -> int:
     """How many held-out inputs the study can afford to measure on: more for short outputs and for metrics that move in
     steps of one input, while time allows; all of them where that takes hardly any time."""
     meter = ErrorMeter(switchable, work.typical[:1], work.parts)

@@ -12,7 +12,7 @@ from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work
-from taglio.model.graph import match, select
+from taglio.model.select import match, select
 from taglio.progress import Progress
 from taglio.quantize.float16 import most_in_float16
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms

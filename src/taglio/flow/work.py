@@ -23,7 +23,7 @@ from taglio.error.judge import judge_of
 from taglio.error.loss import RELATIVE_L2, Bound, Metric, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.movement import find_parts
-from taglio.error.parts import Parts
+from taglio.error.parts import OutputParts
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption, plural
@@ -292,7 +292,7 @@ class Work:
         return written
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> OutputParts:
         """The parts of the outputs, each measured separately."""
         held_out = self.data.held_out
         return self.kept.once(("parts", held_out.sha256), lambda: find_parts(self.model, held_out.samples))
@@ -414,7 +414,7 @@ class Work:
         make_room(self.memory_bytes)
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
         builder, forms = self.builder(scheme), precisions(scheme)
-        result = self.lab.switchable(self.model, self.graph, builder, forms, options, wires=wires)
+        result = self.lab.switchable(self.graph, builder, forms, options, wires=wires)
         if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
             raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
         return result
@@ -429,9 +429,9 @@ class Work:
     def unusable(self, scheme: Scheme, *, thorough: bool = True) -> dict[str, str]:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
         options = replace(self.setup.options(), spinning=False)
-        feed, builder, ranges = self.data.calibration.samples[0], self.builder(scheme), self.ranges()
+        feed, builder = self.data.calibration.samples[0], self.builder(scheme)
         make_room(self.memory_bytes)
-        return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
+        return unusable(self.graph, builder, scheme, feed, options, thorough=thorough)
 
     def ranges(self) -> Ranges:
         """The ranges of activations over the calibration inputs."""

@@ -34,22 +34,20 @@ Written = Literal["float", "anchor", "int8"]
 
 @dataclass(frozen=True, slots=True)
 class BlockTime:
-    """Seconds of a block in one precision: the mean over `samples` whole-model runs, and their spread."""
+    """Seconds of a block in one precision: the mean over whole-model runs."""
 
     block: str
     precision: str
     seconds: float
-    deviation_s: float
-    samples: int
 
 
 @dataclass(frozen=True, slots=True)
 class Glue:
     """Seconds spent on a flow outside blocks, by the forms of its producer and readers (see the module's formula).
 
-    `measured` is the number of runs in which the flow changed type; at 0, costs are estimated from other flows by
-    seconds per element. The anchor fields are None if the producer has no such form or no run had it: then those of
-    float are used. `convert_s` is the cost of converting a tensor of the flow between float32 and bfloat16.
+    Costs of type changes that no run showed are estimated from other flows by seconds per element. The anchor fields
+    are None if the producer has no such form or no run had it: then those of float are used. `convert_s` is the cost
+    of converting a tensor of the flow between float32 and bfloat16.
     """
 
     flow: str
@@ -57,7 +55,6 @@ class Glue:
     int8_s: float
     quantize_s: float
     dequantize_s: float
-    measured: int
     anchor_float_s: float | None = None
     anchor_quantize_s: float | None = None
     convert_s: float = 0.0
@@ -248,10 +245,7 @@ def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
 def scaled(profile: Profile, factor: float) -> Profile:
     """The profile with all times multiplied by `factor`: an assumption about another device."""
     glue = tuple(flow_glue.times(factor, factor) for flow_glue in profile.glue)
-    blocks = tuple(
-        replace(block_time, seconds=factor * block_time.seconds, deviation_s=factor * block_time.deviation_s)
-        for block_time in profile.blocks
-    )
+    blocks = tuple(replace(block_time, seconds=factor * block_time.seconds) for block_time in profile.blocks)
     conditions = replace(profile.conditions, waking_s=factor * profile.conditions.waking_s)
     return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s, conditions=conditions)
 

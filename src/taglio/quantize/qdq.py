@@ -76,11 +76,11 @@ class QdqBuilder:
         self._producers = writers(model.proto.graph.node)
         self.fuses = False
 
-    def fusing(self) -> "QdqBuilder":
-        """A builder of the same models, without pairs between an anchor and an activation that is not free in int8, for
-        runtimes that fuse the two."""
+    def fusing(self, *, fuses: bool = True) -> "QdqBuilder":
+        """A builder of the same models. If it `fuses`, without pairs between an anchor and an activation that is not
+        free in int8, for runtimes that fuse the two."""
         other = copy(self)
-        other.fuses = True
+        other.fuses = fuses
         return other
 
     def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
