@@ -37,7 +37,7 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
     profile = profile_as(work.at(effort), DEFAULT_SCHEME)
     budget = StudyBudget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
-    measured = study.measure(work.graph, forms, meter, budget, study.Aim())
+    measured = study.measure(work.graph, forms, meter, budget, study.StudyAim())
     model = fit_model(work.model, DEFAULT_SCHEME, measured, meter=meter, held_out=held_out, confidence=CONFIDENCE)
     everything = meter.error(pure_assignments(work.graph, forms)["int8"])
     measured_errors: dict[tuple[tuple[str, str], ...], float] = {}

@@ -12,7 +12,7 @@ from taglio.error.combine import Measured, fit_model
 from taglio.error.loss import RELATIVE
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import Aim, StudyBudget, measure, picked_subsets, random_subsets
+from taglio.error.study import StudyAim, StudyBudget, measure, picked_subsets, random_subsets
 from taglio.error.switchable import Switchable
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
@@ -40,7 +40,7 @@ def fitted(case: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
 
 
 def studied(case: Case, meter: ErrorMeter, budget: StudyBudget) -> ErrorModel:
-    return fitted(case, meter, measure(case.graph, CHOICES, meter, budget, Aim()))
+    return fitted(case, meter, measure(case.graph, CHOICES, meter, budget, StudyAim()))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def meter(network: Case) -> ErrorMeter:
 
 @pytest.fixture(scope="module")
 def known(network: Case, meter: ErrorMeter) -> Measured:
-    return measure(network.graph, CHOICES, meter, BUDGET, Aim())
+    return measure(network.graph, CHOICES, meter, BUDGET, StudyAim())
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_the_upper_end_covers_what_a_planner_picks(
 ) -> None:
     """Picks of other bounds and times saved than the study's own; with random subsets alone it covers fewer."""
     seen = {tuple(each.assignment) for each in model.subsets}
-    picks = [each for each in picked_subsets(network.graph, known, 40, Aim(seed=99)) if tuple(each) not in seen]
+    picks = [each for each in picked_subsets(network.graph, known, 40, StudyAim(seed=99)) if tuple(each) not in seen]
     assert len(picks) >= 20
     covered = [meter.error(each) <= model.upper(model.predict(network.graph, each)) for each in picks]
     assert np.mean(covered) >= 0.8
@@ -199,13 +199,13 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
     """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     near = meter.error(effective(network.graph, dict.fromkeys(blocks, INT8), INT8)) / 8.0
-    known = measure(network.graph, CHOICES, meter, BUDGET, Aim(near))
+    known = measure(network.graph, CHOICES, meter, BUDGET, StudyAim(near))
     model = fitted(network, meter, known)
     close = [each for each in model.subsets if near / 3.0 < each.error < 3.0 * near]
     # Where int8 sums saturate the errors are others, and fewer picks are new.
     assert 0.9 * BUDGET.maximum_subsets < len(model.subsets) <= BUDGET.maximum_subsets
     assert len(close) >= 0.6 * len(model.subsets)
-    picks = picked_subsets(network.graph, known, 20, Aim(near, seed=99))
+    picks = picked_subsets(network.graph, known, 20, StudyAim(near, seed=99))
     ratios = [model.predict(network.graph, each) / meter.error(each) for each in picks]
     assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15
 
@@ -213,7 +213,7 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
 def test_blocks_that_save_no_time_are_seldom_picked(network: Case, meter: ErrorMeter) -> None:
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     slow = set(blocks[: len(blocks) // 2])
-    known = measure(network.graph, CHOICES, meter, StudyBudget(0.0, 12, 12), Aim(1e-3))
+    known = measure(network.graph, CHOICES, meter, StudyBudget(0.0, 12, 12), StudyAim(1e-3))
     saved_s = {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
-    picks = picked_subsets(network.graph, known, 20, Aim(1e-3, saved_s, seed=7))
+    picks = picked_subsets(network.graph, known, 20, StudyAim(1e-3, saved_s, seed=7))
     assert np.mean([name in slow for each in picks for name in each]) < 0.4

@@ -34,9 +34,9 @@ from taglio.plan.result import Limits
 from taglio.profile.attribution import Attributor
 from taglio.profile.busy import BusyWatch
 from taglio.profile.calibrate import calibrate
-from taglio.profile.effort import Effort
+from taglio.profile.effort import MIXES, Effort
 from taglio.profile.fit import MeasuredRun, conformal_ratio
-from taglio.profile.measure import MIXES, covering_mixes, pure_assignments
+from taglio.profile.measure import covering_mixes, pure_assignments
 from taglio.profile.result import Profile, WholeRun, flow_seconds, predict
 from taglio.profile.stopwatch import Timed, Timings
 from taglio.profile.wall_time import WallTime

@@ -95,7 +95,7 @@ def _build(source: OnnxSource, builder: QdqBuilder, form: OnnxForm) -> tuple[onn
         if not names:
             raise CannotQuantize(f"no block has an {uncalibrated.name} form")
         return builder.build(dict.fromkeys(names, uncalibrated)), ""
-    if not (names := select(graph, form.blocks)):
+    if not (chosen := select(graph, form.blocks)):
         raise CannotQuantize(f"no block matches the rule {form.blocks}")
     precision = Precision("int8", scheme, "whole")
-    return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
+    return builder.build(effective(graph, dict.fromkeys(chosen, precision), precision)), ""

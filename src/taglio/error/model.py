@@ -73,14 +73,8 @@ class OutputModel:
 
     def noise(self, graph: Graph, assignment: Assignment) -> float:
         """The sum s of `assignment`."""
-        own = {(entry.block, entry.precision): entry.own for entry in self.blocks}
-        edge = {(entry.flow, entry.reader): entry.noise for entry in self.edges}
-        total = sum(own.get((block, precision.name), 0.0) for block, precision in assignment.items())
-        for flow in graph.flows:
-            if not writes(assignment, flow.producer):
-                readers = dict.fromkeys(block for _, block in flow.readers if block)
-                total += sum(edge.get((flow.name, reader), 0.0) for reader in readers if reads(assignment, reader))
-        return total
+        noises = [term.own for term in self.blocks] + [term.noise for term in self.edges]
+        return sum((noises[index] for index in self.terms(graph, assignment)), 0.0)
 
     def terms(
         self, graph: Graph, assignment: Assignment, wired: Collection[tuple[str, str]] = frozenset()

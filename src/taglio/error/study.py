@@ -40,7 +40,7 @@ _LEAST_SAVED = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class StudyAim:
     """What the error model is for: plans `near` a limit on the error (None: any), which save `saved_s` seconds by
     (block, form) (None: as many as their FLOPs say). Subsets are drawn with `seed`."""
 
@@ -75,7 +75,7 @@ def measure(
     precisions: Sequence[Precision],
     meter: ErrorMeter,
     budget: StudyBudget,
-    aim: Aim,
+    aim: StudyAim,
     progress: Progress | None = None,
 ) -> Measured:
     """The measurements that the fit needs, within the budget."""
@@ -162,7 +162,7 @@ def _in_bfloat16(
     return [dict.fromkeys(group, BFLOAT16) for group in groups], readings
 
 
-def picked_subsets(graph: Graph, measured: Measured, count: int, aim: Aim) -> list[dict[str, Precision]]:
+def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) -> list[dict[str, Precision]]:
     """Unmeasured subsets that a planner would pick by what is `measured` so far.
 
     Each has a random limit, near `aim.near` if there is one, and random savings per block and form, drawn around

@@ -54,16 +54,14 @@ class Switchable:
         options: SessionOptions,
         *,
         wires: Mapping[str, Scheme] | None = None,
-        blocks: Collection[str] | None = None,
     ) -> None:
         """`precisions` may include several int8 variants, with distinct names. `wires` maps tensors that can travel as
-        int8, whatever the forms of their producers and readers, to their schemes. `blocks` are those that can be
-        switched (None: all)."""
+        int8, whatever the forms of their producers and readers, to their schemes."""
         self.switches = tuple(
             FormSwitch(block.name, precision)
             for block in graph.blocks
             for precision in precisions
-            if precision.form != "float" and precision.fits(block) and (blocks is None or block.name in blocks)
+            if precision.form != "float" and precision.fits(block)
         )
         self.wires = wires or {}
         self._index = {(switch.block, switch.precision.name): i for i, switch in enumerate(self.switches)}

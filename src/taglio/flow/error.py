@@ -29,7 +29,7 @@ from taglio.error.doubts import (
 from taglio.error.judge import TaskJudge, fewest_samples
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import Aim, StudyBudget, measure
+from taglio.error.study import StudyAim, StudyBudget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, plural
@@ -100,7 +100,7 @@ def error_model(
     meter = work.meter(switchable, count)
     times = profile.block_times()
     saved_s = {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
-    aim = Aim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
+    aim = StudyAim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
     measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
     where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from taglio import weights
 from taglio.errors import BadModel, CannotQuantize, plural
 from taglio.model.captures import bodies, node_inputs
-from taglio.model.derived import empty_like
+from taglio.model.derived import with_nodes
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_types
@@ -70,8 +70,8 @@ def most_in_float16(
         raise CannotQuantize(f"no block can be float16: {reasons[0][0]}")
     every = plural(len(names), "block")
     left = tuple(f"{len(lines)} of {every} left in float32: {lines[0]}" for lines in reasons)
-    protos = (float16(model, graph, converted, rounded=rounded) for rounded in (False, True))
-    return Float16Model(*protos, converted, left)
+    proto, rounded = (float16(model, graph, converted, rounded=is_rounded) for is_rounded in (False, True))
+    return Float16Model(proto, rounded, converted, left)
 
 
 def float16(model: Model, graph: Graph, blocks: Collection[str], *, rounded: bool = False) -> onnx.ModelProto:
@@ -154,7 +154,7 @@ class _Writer:
         self._model, self._rounded = model, rounded
         self._initializers = model.initializers()
         self._emitter = Emitter(store=model.store)
-        self._lower, self._cast = set[str](), set[str]()  # tensors that operators write in float16, and casts
+        self._lower = set[str]()  # what operators write in float16
 
     def add(self, node: onnx.NodeProto, inputs: Collection[int], outputs: Collection[int]) -> None:
         """Append an operator whose `inputs` and `outputs` are float16."""
@@ -171,23 +171,14 @@ class _Writer:
         for name in (node.output[index] for index in outputs):
             self._lower.add(name)
             if self._rounded:
-                self._round(f"{name}/exact", name)
+                self._emitter.rounded(f"{name}/exact", name, TensorProto.FLOAT16)
 
     def finish(self) -> onnx.ModelProto:
         """The model of what was added."""
-        source, nodes = self._model.proto, self._emitter.nodes
         for name in self._model.outputs:
             self._read_float32(name)
-        proto = empty_like(source, source.graph.name)
-        proto.graph.input.extend(source.graph.input)
-        proto.graph.output.extend(source.graph.output)
-        written = {name for node in nodes for name in node.output}
-        proto.graph.value_info.extend(value for value in source.graph.value_info if value.name in written)
-        proto.graph.node.extend(nodes)
-        used = {name for node in nodes for name in node_inputs(node)} | set(self._model.outputs)
-        proto.graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
-        proto.graph.initializer.extend(self._emitter.initializers.values())
-        return proto
+        emitter = self._emitter
+        return with_nodes(self._model.proto, emitter.nodes, emitter.initializers.values())
 
     def _read(self, name: str) -> str:
         """The name under which an operator reads a tensor in float16."""
@@ -199,23 +190,10 @@ class _Writer:
         if name in self._lower:
             return name if self._rounded else lower
         if self._rounded:
-            self._round(name, lower)
-        else:
-            self._convert(name, lower, TensorProto.FLOAT16)
-        return lower
+            return self._emitter.rounded(name, lower, TensorProto.FLOAT16)
+        return self._emitter.cast(name, lower, TensorProto.FLOAT16)
 
     def _read_float32(self, name: str) -> None:
         """Write a tensor in float32 too, if it is written in float16 alone."""
         if name in self._lower and not self._rounded:
-            self._convert(f"{name}/float16", name, TensorProto.FLOAT)
-
-    def _round(self, source: str, name: str) -> None:
-        """Write `source`, rounded to float16, to `name` in float32."""
-        self._convert(source, f"{name}/low", TensorProto.FLOAT16)
-        self._convert(f"{name}/low", name, TensorProto.FLOAT)
-
-    def _convert(self, source: str, name: str, kind: int) -> None:
-        """Write `source` to `name` in another type, once."""
-        if name not in self._cast:
-            self._cast.add(name)
-            self._emitter.nodes.append(helper.make_node("Cast", [source], [name], name=f"{name}/cast", to=kind))
+            self._emitter.cast(f"{name}/float16", name, TensorProto.FLOAT)

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model.captures import node_inputs, rename_inputs, writers
-from taglio.model.derived import empty_like
+from taglio.model.derived import with_nodes
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
@@ -100,7 +100,8 @@ class QdqBuilder:
             self.emit(emitter, block, FLOAT32 if precision == BFLOAT16 else precision)
         self._restore_outputs(emitter)
         keep_float(emitter.nodes, self._nodes.keys(), self.model.outputs)
-        proto = self._assemble(emitter)
+        proto = with_nodes(self.model.proto, emitter.nodes, emitter.initializers.values())
+        import_domains(proto)
         if self.fuses:
             keep_apart(proto.graph, dynamic=self.dynamic)
         note_precision(proto, self._float32(assignment) if BFLOAT16 in assignment.values() else None)
@@ -178,7 +179,7 @@ class QdqBuilder:
             read = dict[str, str]()
             for tensor in node.input:
                 if tensor in block.inputs and tensor in self._floats:
-                    read[tensor] = self._rounded_copy(emitter, tensor, f"{tensor}/bfloat16")
+                    read[tensor] = emitter.rounded(tensor, f"{tensor}/bfloat16", TensorProto.BFLOAT16)
             rounded = 2 if position and node.op_type == "Add" else _ROUNDED_INPUTS.get(node.op_type, 0)
             for tensor in node.input[:rounded]:
                 constant = self._initializers.get(tensor)
@@ -188,15 +189,7 @@ class QdqBuilder:
             node.output[:] = [f"{tensor}/exact" if tensor in written else tensor for tensor in node.output]
             emitter.nodes.append(node)
         for name in written:
-            self._rounded_copy(emitter, f"{name}/exact", name)
-
-    def _rounded_copy(self, emitter: Emitter, source: str, name: str) -> str:
-        """Write `source`, rounded to bfloat16, to `name`."""
-        if all(name not in node.output for node in emitter.nodes):
-            low = f"{name}/low"
-            emitter.nodes.append(helper.make_node("Cast", [source], [low], name=low, to=TensorProto.BFLOAT16))
-            emitter.nodes.append(helper.make_node("Cast", [low], [name], name=f"{name}/back", to=TensorProto.FLOAT))
-        return name
+            emitter.rounded(f"{name}/exact", name, TensorProto.BFLOAT16)
 
     def _quantized_matrix(self, matrix: str, turned: bool, precision: Precision) -> QuantizedWeight:
         """`matrix` [..., rows, columns], if `turned` [..., columns, rows], for the kernel of `precision`."""
@@ -387,18 +380,6 @@ class QdqBuilder:
         for node in emitter.nodes if renamed else ():
             rename_inputs(node, renamed)
             node.output[:] = [renamed.get(tensor, tensor) for tensor in node.output]
-
-    def _assemble(self, emitter: Emitter) -> onnx.ModelProto:
-        proto = empty_like(self.model.proto, self.model.proto.graph.name)
-        graph = proto.graph
-        for field in ("input", "output", "value_info"):
-            getattr(graph, field).extend(getattr(self.model.proto.graph, field))
-        graph.node.extend(emitter.nodes)
-        used = {name for node in emitter.nodes for name in node_inputs(node)} | set(self.model.outputs)
-        graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
-        graph.initializer.extend(emitter.initializers.values())
-        import_domains(proto)
-        return proto
 
 
 def _bias_name(node: onnx.NodeProto) -> str:

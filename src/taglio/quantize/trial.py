@@ -17,10 +17,10 @@ import onnx
 
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.graph import Block, Graph
-from taglio.model.same import difference
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session, version
 from taglio.runtimes.processor import instructions, sums_saturate
 
