@@ -23,7 +23,6 @@ from taglio.error.loss import RELATIVE, Metric
 from taglio.error.tally import Tally
 from taglio.error.tasks.task import TOP1
 from taglio.quantize.scheme import parse_scheme
-from tests.components.cases import digits
 
 
 def test_a_metric_that_counts_answers_needs_many() -> None:
@@ -46,10 +45,10 @@ def test_an_error_of_nothing_at_all_is_doubted() -> None:
 
 
 def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:
-    graph = digits().graph
-    calibrated = {tensor.name: (-1.0, 1.0) for tensor in graph.tensors}
-    assert unlike_calibration(calibrated, dict.fromkeys(calibrated, (-1.1, 1.1)), graph) == ""
-    line = unlike_calibration(calibrated, dict.fromkeys(calibrated, (-1.0, 4.0)), graph)
+    calibrated = {"image": (-1.0, 1.0), "inside": (0.0, 1.0)}
+    near, far = ({"image": np.array([-1.0, top], np.float32), "ids": np.array([9])} for top in (1.1, 4.0))
+    assert unlike_calibration(calibrated, [near]) == ""
+    line = unlike_calibration(calibrated, [near, far])
     assert "held-out inputs are unlike the calibration inputs: image exceeds its calibrated range by 150%" in line
 
 

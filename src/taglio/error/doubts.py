@@ -16,15 +16,13 @@ from taglio.error.compared import as_array
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import plural
-from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
 # Distinct inputs below which ranges and errors may not hold for other inputs.
 _FEW = 16
 # Held-out inputs below which one answer changes a metric that counts answers by more than 1 %.
 _COUNTED = 100
-# Share of its calibrated range by which a tensor may exceed it (values beyond are clipped). Between two halves of one
-# folder of photographs half of the tensors exceed it by less than a tenth.
+# Share of its calibrated range by which an input may exceed it (values beyond are clipped).
 _OVERFLOW = 0.25
 # Inputs scaled from pixels, to 0 to 1, −1 to 1 or by mean and deviation, are at most about 3 in magnitude.
 _FRACTIONS = 4.0
@@ -198,26 +196,24 @@ def coarse_metric(metric: Metric, inputs: int) -> str:
 
 
 def unlike_calibration(
-    calibrated: Mapping[str, tuple[float, float]], held_out: Mapping[str, tuple[float, float]], graph: Graph
+    calibrated: Mapping[str, tuple[float, float]], held_out: Iterable[Mapping[str, np.ndarray]]
 ) -> str:
-    """A line if held-out inputs exceed the calibrated ranges, or "". Both map a tensor to (lowest, highest)."""
-    overflow = {}
-    for tensor in graph.tensors:
-        if tensor.name in calibrated and tensor.name in held_out:
-            (low, high), (lower, higher) = calibrated[tensor.name], held_out[tensor.name]
+    """A line if `held_out` inputs far exceed their `calibrated` ranges, lowest and highest by tensor, or ""."""
+    excess: dict[str, float] = {}
+    for sample in held_out:
+        for name in sample.keys() & calibrated.keys():
+            low, high = calibrated[name]
             width = max(high, 0.0) - min(low, 0.0)
-            if width > 0.0:
-                overflow[tensor.name] = max(0.0, low - lower, higher - high) / width
-    if not overflow:
+            finite = sample[name][np.isfinite(sample[name])]
+            if finite.size and width > 0.0:
+                beyond = max(low - float(finite.min()), float(finite.max()) - high) / width
+                excess[name] = max(beyond, excess.get(name, 0.0))
+    worst = max(excess, key=lambda name: excess[name], default="")
+    if not worst or excess[worst] <= _OVERFLOW:
         return ""
-    middle = float(np.median([*overflow.values()]))
-    beyond = {name: overflow[name] for name in graph.inputs if overflow.get(name, 0.0) > _OVERFLOW}
-    if middle <= _OVERFLOW and not beyond:
-        return ""
-    worst = max(beyond or overflow, key=lambda name: overflow[name])
     return (
         f"held-out inputs are unlike the calibration inputs: {worst} exceeds its calibrated range by "
-        f"{overflow[worst]:.0%}, half of the tensors by {middle:.0%} or more: calibrate with inputs like these"
+        f"{excess[worst]:.0%}: calibrate with inputs like these"
     )
 
 

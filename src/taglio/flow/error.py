@@ -2,14 +2,12 @@
 
 import hashlib
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from math import log
 from pathlib import Path
 
 from taglio import artifact
-from taglio.data.dataset import Dataset
 from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
 from taglio.error.compared import as_array
@@ -35,14 +33,12 @@ from taglio.error.tally import Tally
 from taglio.errors import BadData, plural
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import ERROR, OUTCOME, read_error
-from taglio.memory import make_room
 from taglio.model.captures import readers
 from taglio.model.pixels import pixel_scaling
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
-from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import NAME, PROVIDERS
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
@@ -56,8 +52,8 @@ _FEW_INPUTS, _FEW_SHARE = 4, 0.25
 # As many inputs are studied as all evaluations in this share of the time for blocks alone allow: the error on a few
 # inputs may be several times smaller than on others.
 _CHEAP_SHARE = 0.1
-# Held-out inputs whose ranges are compared with the calibrated ones, unless they take longer than _RANGES_S.
-_RANGE_INPUTS, _RANGES_S = 4, 8.0
+# Seconds for running a few inputs where errors are not studied.
+_FEW_INPUTS_S = 8.0
 # An evaluation takes as long as the fastest of a few, of which the first is slower, or the first if two take longer.
 _READS, _READS_S = 4, 8.0
 
@@ -148,7 +144,7 @@ def refuse_constant_outputs(work: Work) -> None:
     """Raises BadData if no change of an output can be measured: all of float are zero, or the same for different
     inputs."""
     count = len(set(work.digests[1][:_LEAST_INPUTS]))
-    answers = work.float_answers(work.within(_RANGES_S).runs(_LEAST_INPUTS, min(2, count)))
+    answers = work.float_answers(work.within(_FEW_INPUTS_S).runs(_LEAST_INPUTS, min(2, count)))
     stored = work.model.initializers()
     computed = [index for index, name in enumerate(work.outputs) if name not in stored]
     values = [[as_array(answer[index]) for index in computed] for answer in answers]
@@ -203,7 +199,7 @@ def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
         coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
-        unlike_calibration(work.ranges().low_high, _held_out_ranges(work), work.graph),
+        unlike_calibration(work.ranges().low_high, work.data.held_out.samples),
         constant_outputs(
             [[answer[i] for i in computed] for answer in meter.references], [outputs[i] for i in computed]
         ),
@@ -215,12 +211,5 @@ def doubts_without_study(work: Work, profile: Profile) -> tuple[str, ...]:
     """The same where errors were not studied, because no plan can be faster than float."""
     scheme = profile.scheme
     work = work.settled(scheme).in_place(NAME)
-    meter = work.meter(work.switchable(scheme), work.within(_RANGES_S).runs(_LEAST_INPUTS, 1))
+    meter = work.meter(work.switchable(scheme), work.within(_FEW_INPUTS_S).runs(_LEAST_INPUTS, 1))
     return doubts(work, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))
-
-
-def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:
-    held_out = work.data.held_out
-    few: Dataset = replace(held_out, samples=held_out.samples[: work.within(_RANGES_S).runs(_RANGE_INPUTS)])
-    make_room(work.memory_bytes)
-    return calibrate(work.model, few).low_high
