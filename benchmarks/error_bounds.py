@@ -16,7 +16,7 @@ from cases import markdown, write
 from error_cases import NETWORKS, VIEWS, open_network
 from taglio.error import study
 from taglio.error.combine import fit_model
-from taglio.error.study import Budget
+from taglio.error.study import StudyBudget
 from taglio.flow.profile import profile_as
 from taglio.flow.search import search
 from taglio.plan.one_machine import make_plan
@@ -35,9 +35,9 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
     work, meter = open_network(name, views)
     forms = precisions(DEFAULT_SCHEME)
     profile = profile_as(work.at(effort), DEFAULT_SCHEME)
-    budget = Budget(1e6, SUBSETS, SUBSETS, 1e6)
+    budget = StudyBudget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
-    measured = study.measure(work.graph, forms, meter, budget)
+    measured = study.measure(work.graph, forms, meter, budget, study.StudyAim())
     model = fit_model(work.model, DEFAULT_SCHEME, measured, meter=meter, held_out=held_out, confidence=CONFIDENCE)
     everything = meter.error(pure_assignments(work.graph, forms)["int8"])
     measured_errors: dict[tuple[tuple[str, str], ...], float] = {}

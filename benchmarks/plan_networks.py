@@ -42,12 +42,12 @@ def profile(graph: Graph, seed: int) -> Profile:
         seconds = (block.flops / FLOPS_PER_S + size / BYTES_PER_S + START_S) * rng.lognormal(0.0, 0.3)
         shares = {"float32": 1.0, "int8": rng.uniform(0.3, 1.1), "int8-anchor": rng.uniform(0.4, 1.1)}
         fitting = [] if block.movement else [form.name for form in choices if form.fits(block)]
-        blocks += [BlockTime(block.name, name, seconds * shares[name], 0.0, 1) for name in fitting]
+        blocks += [BlockTime(block.name, name, seconds * shares[name]) for name in fitting]
     for flow in graph.flows:
         whole = START_S + PER_ELEMENT_S * tensors[flow.name].elements
         quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < SPARING_SHARE, -0.3, 1.0)
         moves = len(flow.moves) * whole
-        glue.append(Glue(flow.name, moves, 0.4 * moves, quantize, dequantize, 1, moves, 1.3 * abs(quantize)))
+        glue.append(Glue(flow.name, moves, 0.4 * moves, quantize, dequantize, moves, 1.3 * abs(quantize)))
     conditions = Conditions(describe(), "imagined", "0", 1, False, "all")
     return Profile(
         graph.model_sha256, conditions, DEFAULT_SCHEME, choices, tuple(blocks), tuple(glue),

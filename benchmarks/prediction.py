@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from cases import CASES, markdown, open_case, write
+from layerwise import LayerTimes, layer_times
 from taglio.flow.profile import profile_as
 from taglio.model.graph import Graph
-from taglio.profile.layerwise import LayerTimes, layer_times
 from taglio.profile.measure import FLOAT_RUN, random_mixes
 from taglio.profile.result import predict
 from taglio.profile.stopwatch import FEEDS

@@ -18,6 +18,7 @@ from typing import Any
 import onnx
 
 from cases import CASES, markdown, open_case, write
+from layerwise import layer_times, speedups
 from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
@@ -28,7 +29,6 @@ from taglio.flow.profile import profile_as
 from taglio.flow.screen import screen
 from taglio.flow.work import Work
 from taglio.plan.result import Limits
-from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import FEEDS

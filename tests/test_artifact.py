@@ -28,7 +28,7 @@ from tests.end_to_end.command import snapshot
 MODEL = "a" * 64
 KINDS: dict[str, tuple[str, type[Any]]] = {
     "setup.json": ("setup", Setup),
-    "ranges-minmax.json": ("ranges", Ranges),
+    "ranges.json": ("ranges", Ranges),
     "profile.json": ("profile", Profile),
     "error.json": ("error", ErrorModel),
     "plan.json": ("plan", Plan),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import onnx
@@ -25,6 +25,9 @@ DATA = ".data"
 _LARGEST = 1e150
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
 T = TypeVar("T")
+# Types of fields that decoding checks.
+NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Envelope(msgspec.Struct):

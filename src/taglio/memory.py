@@ -9,15 +9,14 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 
 from taglio.scratch import PREFIX, lasting
 
-T = TypeVar("T")
 # Shares of the limit: outputs kept for comparison, samples, events of a profiler.
 OUTPUTS, SAMPLES, EVENTS = 0.125, 0.25, 0.125
 # Shares of the limit. Above the first, freed memory is returned to the system before a large step; below it, collecting
@@ -108,19 +107,6 @@ def drop_pages_near(limit_bytes: float | None) -> None:
     """Drop pages of weight files if this process uses most of `limit_bytes` (None: no limit)."""
     if limit_bytes is not None and used_bytes() > _MOST_TAKEN * limit_bytes:
         _drop_pages()
-
-
-def groups_within(items: Iterable[T], bytes_of: Callable[[T], int], room_bytes: float) -> Iterator[list[T]]:
-    """Consecutive items in groups that fit into `room_bytes` together; one that does not fit is alone."""
-    group, left_bytes = list[T](), room_bytes
-    for item in items:
-        if group and bytes_of(item) > left_bytes:
-            yield group
-            group, left_bytes = [], room_bytes
-        group.append(item)
-        left_bytes -= bytes_of(item)
-    if group:
-        yield group
 
 
 def _mapped() -> Iterator[tuple[int, int]]:

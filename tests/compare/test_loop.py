@@ -13,7 +13,7 @@ from taglio.compare.request import Request
 from taglio.compare.row import WantedRow
 from taglio.compare.workers import loop
 from taglio.compare.workers.contract import Array, Opened, Refused
-from taglio.error.parts import Part, Parts
+from taglio.error.parts import OutputParts, Part
 from tests.compare.made_up import request, wanted
 
 SAMPLES = tuple((np.array([[1.0, float(i)]], np.float32),) for i in range(3))
@@ -141,7 +141,7 @@ def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Pa
 def test_a_small_part_of_an_output_is_not_hidden_by_a_large_one() -> None:
     """Scores of about 1 beside boxes of hundreds of pixels."""
     labels = np.array([[0, 1]])
-    parts = Parts(("y",), (Part(0, "boxes", 0), Part(0, "scores", 1)), {0: {(1, 2): labels}})
+    parts = OutputParts(("y",), (Part(0, "boxes", 0), Part(0, "scores", 1)), {0: {(1, 2): labels}})
     reference, outputs = [(np.array([[500.0, 1.0]]),)], [(np.array([[500.0, 0.0]]),)]
     assert loop.distance(reference, outputs) < 0.01
     assert loop.distance(reference, outputs, parts) == 1.0

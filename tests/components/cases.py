@@ -73,5 +73,5 @@ def _tiny(model: Model) -> Case:
 
 def _case(model: Model, calibration: Dataset, held_out: Dataset) -> Case:
     graph = build(model)
-    ranges = calibrate(model, calibration, DEFAULT_SCHEME.calibration)
-    return Case(model, graph, QdqBuilder(model, graph, {DEFAULT_SCHEME.calibration: ranges}), held_out)
+    ranges = calibrate(model, calibration)
+    return Case(model, graph, QdqBuilder(model, graph, ranges), held_out)

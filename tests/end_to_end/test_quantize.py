@@ -11,7 +11,9 @@ import pytest
 from onnx import TensorProto
 
 from taglio.flow.quantize import default_scheme
-from taglio.quantize.float16_range import in_true_float16
+from taglio.model.graph import build
+from taglio.model.load import load
+from taglio.quantize.float16 import float16
 from taglio.runtimes.processor import instructions, sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.end_to_end.independent import DIGITS, difference, held_out, session
@@ -55,8 +57,9 @@ def test_quantize_in_every_form(
     samples = held_out(few_digits, DIGITS).held_out.samples[:MEASURED]
     computed = made
     if "float16" in options:  # ONNX Runtime computes most of it in float32 on a CPU
-        rounded = in_true_float16(onnx.load(made))
-        assert rounded is not None
+        model = load(few_digits.model)
+        graph = build(model)
+        rounded = float16(model, graph, [block.name for block in graph.candidates()], rounded=True)
         onnx.save(rounded, computed := tmp_path_factory.mktemp("rounded") / "float16.onnx")
     assert printed["error"] == pytest.approx(difference(few_digits.model, computed, samples), abs=1e-5)
     assert 0.0 < printed["error"] < 0.2

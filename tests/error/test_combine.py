@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taglio.error.combine import Measured, fit_outputs, monotone
-from taglio.error.measure import Reading
+from taglio.error.measure import ErrorReading
 from taglio.error.terms import design
 from taglio.quantize.precision import Assignment, Precision
 from tests.error.test_model import model
@@ -28,7 +28,7 @@ def world(outputs: int = 1, ruined: Sequence[str] = ()) -> Measured:
     own = {block: rng.standard_normal((outputs, 400)) * 10 ** rng.uniform(-3, -2) for block, _ in columns.own}
     edge = {flow: 0.3 * rng.standard_normal((outputs, 400)) * 1e-3 for flow, _ in columns.edge}
 
-    def read(assignment: Assignment) -> Reading:
+    def read(assignment: Assignment) -> ErrorReading:
         row = columns.row(assignment)
         vector = np.zeros((outputs, 400))
         for value, (block, _) in zip(row, columns.own):
@@ -38,7 +38,7 @@ def world(outputs: int = 1, ruined: Sequence[str] = ()) -> Measured:
         l2 = np.linalg.norm(vector, axis=1)
         if set(assignment) & set(ruined):
             l2, vector = np.full(outputs, np.inf), np.zeros((outputs, 400))
-        return Reading(l2, l2, vector)
+        return ErrorReading(l2, l2, vector)
 
     names = [block for block, _ in columns.own]
     singles: list[Assignment] = [{name: INT8} for name in names]
@@ -47,7 +47,7 @@ def world(outputs: int = 1, ruined: Sequence[str] = ()) -> Measured:
         chosen: dict[str, Precision] = {name: INT8 for name in names if rng.random() < rng.random()}
         if chosen:
             subsets.append(chosen)
-    flows = {flow: Reading(np.linalg.norm(v, axis=1), np.linalg.norm(v, axis=1), v) for flow, v in edge.items()}
+    flows = {flow: ErrorReading(np.linalg.norm(v, axis=1), np.linalg.norm(v, axis=1), v) for flow, v in edge.items()}
     return Measured(
         columns, (INT8, ANCHOR), singles, [read(s) for s in singles], flows, subsets, [read(s) for s in subsets]
     )

@@ -166,15 +166,6 @@ def test_a_limit_on_a_task_is_a_floor_or_a_drop(name: str, argument: Argument, b
     assert parse_metric(name).bound(argument, bound) == pytest.approx(loss)
 
 
-def test_intervals_ascend_as_they_are_written() -> None:
-    for name, better, labelled, first in (
-        ("relative-l2", False, False, 0.01),
-        ("ctc", True, False, 0.05),
-        ("ctc", True, True, 0.01),
-    ):
-        assert Metric(name, better, labelled=labelled).ascending((0.01, 0.05))[0] == first
-
-
 def test_with_labels_a_task_is_held_against_what_the_float_model_reaches() -> None:
     """Float is right on three of four; the changed model on one of these and on the fourth."""
     float_scores = [np.eye(3, dtype=np.float32)[[each]] for each in (0, 1, 2, 0)]

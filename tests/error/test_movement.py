@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from taglio.error.movement import find_parts
-from taglio.error.parts import Parts, labelled
+from taglio.error.parts import OutputParts, labelled
 from taglio.model.load import Model
 from tests.examples import examples
 from tests.models import Sketch, loaded
@@ -19,7 +19,7 @@ from tests.models import Sketch, loaded
 Feeds = list[dict[str, np.ndarray]]
 
 
-def split(model: Model, samples: Feeds) -> tuple[Parts, dict[str, np.ndarray]]:
+def split(model: Model, samples: Feeds) -> tuple[OutputParts, dict[str, np.ndarray]]:
     """The parts, and the values of each on the first sample."""
     session = ReferenceEvaluator(model.proto)
     outputs = [np.asarray(each) for each in session.run(list(model.outputs), samples[0])]
@@ -27,7 +27,7 @@ def split(model: Model, samples: Feeds) -> tuple[Parts, dict[str, np.ndarray]]:
     return parts, {each.name: parts.take(i, outputs[each.output]) for i, each in enumerate(parts.parts)}
 
 
-def assert_each_value_once(parts: Parts, output: int, shape: tuple[int, ...]) -> None:
+def assert_each_value_once(parts: OutputParts, output: int, shape: tuple[int, ...]) -> None:
     places = np.arange(np.prod(shape)).reshape(shape)
     taken = [parts.take(index, places) for index, part in enumerate(parts.parts) if part.output == output]
     np.testing.assert_array_equal(np.sort(np.concatenate(taken)), places.ravel())

@@ -12,7 +12,7 @@ from taglio.error.combine import Measured, fit_model
 from taglio.error.loss import RELATIVE
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import Budget, measure, picked_subsets, random_subsets
+from taglio.error.study import StudyAim, StudyBudget, measure, picked_subsets, random_subsets
 from taglio.error.switchable import Switchable
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
@@ -21,26 +21,26 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from tests.components.cases import CHOICES, INT8, Case, digits, tiny
 from tests.models import Sketch, two_in_two_out
 
-BUDGET = Budget(seconds=0.0, minimum_subsets=48, maximum_subsets=48)
+BUDGET = StudyBudget(seconds=0.0, minimum_subsets=48, maximum_subsets=48)
 
 
 def metered(case: Case, samples: int) -> ErrorMeter:
-    switchable = Switchable(case.model, case.graph, case.builder, CHOICES, SessionOptions(1))
+    switchable = Switchable(case.graph, case.builder, CHOICES, SessionOptions(1))
     return ErrorMeter(switchable, case.held_out.samples[:samples], case.model.outputs)
 
 
 def test_fewer_subsets_are_measured_where_each_takes_long() -> None:
-    budget = Budget(seconds=26.0)
+    budget = StudyBudget(seconds=26.0)
     assert [budget.subsets(26.0, each_s) for each_s in (0.01, 0.5, 5.0, 20.0, 100.0)] == [96, 52, 10, 8, 8]
-    assert Budget(0.0, 2, 2).subsets(0.0, 20.0) == 2
+    assert StudyBudget(0.0, 2, 2).subsets(0.0, 20.0) == 2
 
 
 def fitted(case: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
     return fit_model(case.model, DEFAULT_SCHEME, known, meter=meter, held_out=case.held_out, confidence=0.9)
 
 
-def studied(case: Case, meter: ErrorMeter, budget: Budget) -> ErrorModel:
-    return fitted(case, meter, measure(case.graph, CHOICES, meter, budget))
+def studied(case: Case, meter: ErrorMeter, budget: StudyBudget) -> ErrorModel:
+    return fitted(case, meter, measure(case.graph, CHOICES, meter, budget, StudyAim()))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def meter(network: Case) -> ErrorMeter:
 
 @pytest.fixture(scope="module")
 def known(network: Case, meter: ErrorMeter) -> Measured:
-    return measure(network.graph, CHOICES, meter, BUDGET)
+    return measure(network.graph, CHOICES, meter, BUDGET, StudyAim())
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_no_measurement_is_spent_on_nothing_or_on_what_is_known(model: ErrorMode
 def test_every_output_that_may_be_the_largest_has_its_own_terms(tmp_path: Path) -> None:
     case = tiny(two_in_two_out(), tmp_path)
     meter = metered(case, 3)
-    model = studied(case, meter, Budget(0.0, 24, 24))
+    model = studied(case, meter, StudyBudget(0.0, 24, 24))
     assert {each.output for each in model.outputs} <= {"middle", "end"}
     # Nothing behind an output can change it.
     for output in model.outputs:
@@ -179,7 +179,7 @@ def test_every_output_that_may_be_the_largest_has_its_own_terms(tmp_path: Path) 
 def test_a_model_without_candidates_has_no_error(tmp_path: Path) -> None:
     g = Sketch(13)
     case = tiny(g.model(g.op("Exp", g.op("Softmax", g.input("x", 1, 8)))), tmp_path)
-    model = studied(case, metered(case, 2), Budget(0.0, 2, 2))
+    model = studied(case, metered(case, 2), StudyBudget(0.0, 2, 2))
     assert model.outputs == () and model.predict(case.graph, {}) == 0.0
 
 
@@ -188,7 +188,7 @@ def test_the_upper_end_covers_what_a_planner_picks(
 ) -> None:
     """Picks of other bounds and times saved than the study's own; with random subsets alone it covers fewer."""
     seen = {tuple(each.assignment) for each in model.subsets}
-    picks = [each for each in picked_subsets(network.graph, known, 40, seed=99) if tuple(each) not in seen]
+    picks = [each for each in picked_subsets(network.graph, known, 40, StudyAim(seed=99)) if tuple(each) not in seen]
     assert len(picks) >= 20
     covered = [meter.error(each) <= model.upper(model.predict(network.graph, each)) for each in picks]
     assert np.mean(covered) >= 0.8
@@ -199,13 +199,13 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
     """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     near = meter.error(effective(network.graph, dict.fromkeys(blocks, INT8), INT8)) / 8.0
-    known = measure(network.graph, CHOICES, meter, BUDGET, near=near)
+    known = measure(network.graph, CHOICES, meter, BUDGET, StudyAim(near))
     model = fitted(network, meter, known)
     close = [each for each in model.subsets if near / 3.0 < each.error < 3.0 * near]
     # Where int8 sums saturate the errors are others, and fewer picks are new.
     assert 0.9 * BUDGET.maximum_subsets < len(model.subsets) <= BUDGET.maximum_subsets
     assert len(close) >= 0.6 * len(model.subsets)
-    picks = picked_subsets(network.graph, known, 20, seed=99)
+    picks = picked_subsets(network.graph, known, 20, StudyAim(near, seed=99))
     ratios = [model.predict(network.graph, each) / meter.error(each) for each in picks]
     assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15
 
@@ -213,8 +213,7 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
 def test_blocks_that_save_no_time_are_seldom_picked(network: Case, meter: ErrorMeter) -> None:
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     slow = set(blocks[: len(blocks) // 2])
-    known = measure(network.graph, CHOICES, meter, Budget(0.0, 12, 12), near=1e-3)
-    picks = picked_subsets(
-        network.graph, known, 20, 7, {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
-    )
+    known = measure(network.graph, CHOICES, meter, StudyBudget(0.0, 12, 12), StudyAim(1e-3))
+    saved_s = {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
+    picks = picked_subsets(network.graph, known, 20, StudyAim(1e-3, saved_s, seed=7))
     assert np.mean([name in slow for each in picks for name in each]) < 0.4

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
-from taglio.error.switchable import FLAGS_INPUT, Switch, Switchable, switchable_graph
+from taglio.error.switchable import FLAGS_INPUT, FormSwitch, Switchable, switchable_graph
 from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 from taglio.quantize.effective import effective
@@ -29,7 +29,7 @@ def network() -> Case:
 
 @pytest.fixture(scope="module")
 def switchable(network: Case) -> Switchable:
-    return Switchable(network.model, network.graph, network.builder, CHOICES, SessionOptions(1))
+    return Switchable(network.graph, network.builder, CHOICES, SessionOptions(1))
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_an_output_that_is_a_constant_is_there(tmp_path: Path) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.arange(3, dtype=np.float32), "version"))
     proto.graph.output.append(helper.make_tensor_value_info("version", TensorProto.FLOAT, [3]))
     case = tiny(proto, tmp_path)
-    session = Switchable(case.model, case.graph, case.builder, CHOICES, SessionOptions(1))
+    session = Switchable(case.graph, case.builder, CHOICES, SessionOptions(1))
     *_, constant = session.run({}, case.held_out.samples[0])
     assert constant.tolist() == [0, 1, 2]
 
@@ -122,11 +122,11 @@ def test_weights_that_several_blocks_read_are_held_once(tmp_path: Path) -> None:
         x = g.op("Tanh", g.op("Gemm", x, matrix, g.constant(g.rng.normal(0, 0.1, 160)), transB=1))
     case = tiny(g.model(g.rename(x, "y")), tmp_path)
     forms = precisions(replace(DEFAULT_SCHEME, uncalibrated=("w8", "dyn7")))
-    switches = [Switch(b.name, p) for b in case.graph.blocks for p in forms[1:] if p.fits(b)]
-    proto = switchable_graph(case.model, case.graph, case.builder, switches, {})
+    switches = [FormSwitch(b.name, p) for b in case.graph.blocks for p in forms[1:] if p.fits(b)]
+    proto = switchable_graph(case.graph, case.builder, switches, {})
     assert proto.ByteSize() < 24 * 160 * 160  # of 58 with a copy for each of 8 steps
 
-    session = Switchable(case.model, case.graph, case.builder, forms, SessionOptions(1))
+    session = Switchable(case.graph, case.builder, forms, SessionOptions(1))
     gemms = [block.name for block in case.graph.blocks if block.kind.startswith("Gemm")]
     several = {name: forms[1 + index % (len(forms) - 1)] for index, name in enumerate(gemms)}
     several = {name: form for name, form in several.items() if form.fits(case.graph.block(name))}

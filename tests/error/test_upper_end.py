@@ -112,3 +112,15 @@ def test_the_ends_rise_with_the_probability_around_the_ratio() -> None:
     low, likely, upper = (end for end in ends if end is not None)
     assert low < squares.sum() / references.sum() < likely < upper
     assert 0.0 < standard_error(squares, references) < 0.1
+
+
+def test_the_standard_error_is_that_of_repeated_draws() -> None:
+    """Against the spread of the error over many draws of eight inputs."""
+    rng = np.random.default_rng(0)
+    errors, estimates = [], []
+    for _ in range(400):
+        squares, references = rng.gamma(0.5, 1.0, 8), rng.gamma(4.0, 25.0, 8)
+        errors.append(float(np.sqrt(squares.sum() / references.sum())))
+        estimates.append(standard_error(squares, references))
+    spread = float(np.std(errors) / np.mean(errors))
+    assert 0.6 * spread < float(np.median(estimates)) < 1.5 * spread

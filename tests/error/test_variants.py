@@ -29,7 +29,7 @@ def wires(network: Case) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def switchable(network: Case, wires: tuple[str, ...]) -> Switchable:
     schemes = dict.fromkeys(wires, DEFAULT_SCHEME)
-    return Switchable(network.model, network.graph, network.builder, FORMS, SessionOptions(1), wires=schemes)
+    return Switchable(network.graph, network.builder, FORMS, SessionOptions(1), wires=schemes)
 
 
 def distance(network: Case, switchable: Switchable, assignment: Assignment, travelling: list[str]) -> float:

@@ -27,7 +27,6 @@ from taglio.profile import kernels, stopwatch
 from taglio.profile.effort import Effort
 from taglio.profile.stopwatch import Stopwatch
 from taglio.quantize.precision import FLOAT32
-from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
 from tests.components.cases import CHOICES, INT8, tiny
@@ -152,21 +151,13 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     plan = Plan(work.model.sha256, DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.5), placed, "optimal", 0.0, none, none)
     wide, narrow = (answers(work.but(memory_bytes=limit), plan, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow
-    switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
+    switchable = Switchable(work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (
         ErrorMeter(switchable, work.data.held_out.samples, work.parts, memory_bytes=limit) for limit in (None, 8)
     )
     one, other = held.read(assignment), filed.read(assignment)
     np.testing.assert_array_equal(one.l2, other.l2)
     np.testing.assert_array_equal(one.sketch, other.sketch)
-
-
-@pytest.mark.parametrize("method", ["entropy", "percentile"])
-def test_histograms_of_a_few_tensors_at_a_time_are_the_same(tmp_path: Path, method: str) -> None:
-    case = tiny(conv_relu_chain(), tmp_path)
-    all_at_once = calibrate(case.model, case.held_out, method)  # type: ignore[arg-type]
-    each_alone = calibrate(case.model, case.held_out, method, room_bytes=1)  # type: ignore[arg-type]
-    assert all_at_once == each_alone
 
 
 def test_samples_that_wait_in_a_file_are_the_same(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from onnx import helper
 
 from taglio.errors import BadOption
 from taglio.model import graph as graphs
-from taglio.model.graph import Graph, match, select
+from taglio.model.graph import Graph
 from taglio.model.load import load
+from taglio.model.select import match, select
 from tests.models import (
     TINY,
     Sketch,

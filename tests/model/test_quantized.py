@@ -27,12 +27,12 @@ SHARED = Path(__file__).parents[2] / ".." / "shared" / "cases"
 def prepared(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph, Ranges, list[dict[str, np.ndarray]]]:
     model = loaded(proto, folder)
     data = feeds(model, 4)
-    return model, build(model), calibrate(model, data, "minmax"), [dict(sample) for sample in data.samples]
+    return model, build(model), calibrate(model, data), [dict(sample) for sample in data.samples]
 
 
 def in_int8(model: Model, graph: Graph, ranges: Ranges, names: list[str]) -> onnx.ModelProto:
     precision = Precision("int8", DEFAULT_SCHEME, "whole")
-    return QdqBuilder(model, graph, {"minmax": ranges}).build(dict.fromkeys(names, precision))
+    return QdqBuilder(model, graph, ranges).build(dict.fromkeys(names, precision))
 
 
 def test_what_taglio_quantised_is_read_again_kept_and_built_on(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_what_taglio_quantised_is_read_again_kept_and_built_on(tmp_path: Path) -
     assert "already quantised" in reasons
     left = [block.name for block in blocks.candidates()]
     assert left
-    kept = QdqBuilder(reread, blocks, {"minmax": its_ranges}).build({})
+    kept = QdqBuilder(reread, blocks, its_ranges).build({})
     np.testing.assert_array_equal(answers(kept, inputs[0]), answers(half, inputs[0]))
     both = in_int8(reread, blocks, its_ranges, left)
     assert distance(answers(half, inputs[0]), answers(both, inputs[0])) < 0.1

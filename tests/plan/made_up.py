@@ -245,9 +245,9 @@ def profile_of(
         Conditions(machine, "imagined", "0", 1, False, "all"),
         DEFAULT_SCHEME,
         CHOICES,
-        tuple(BlockTime(b, p, us * MICROSECOND, 0.0, 1) for (b, p), us in blocks_us.items()),
+        tuple(BlockTime(b, p, us * MICROSECOND) for (b, p), us in blocks_us.items()),
         tuple(
-            Glue(flow, a * MICROSECOND, b * MICROSECOND, c * MICROSECOND, d * MICROSECOND, 1, *_anchor(behind))
+            Glue(flow, a * MICROSECOND, b * MICROSECOND, c * MICROSECOND, d * MICROSECOND, *_anchor(behind))
             for flow, (a, b, c, d, *behind) in glue_us.items()
         ),
         overhead_us * MICROSECOND,

@@ -60,7 +60,7 @@ def variants(
     model: Model, graph: Graph, attributor: Attributor, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Variant]:
     data = load_data(digits_data(), model.inputs, limit=4)
-    builder = QdqBuilder(model, graph, {"minmax": calibrate(model, data, "minmax")})
+    builder = QdqBuilder(model, graph, calibrate(model, data))
     choices = precisions(DEFAULT_SCHEME)
     mixes = random_mixes(graph, choices, 9, seed=7)
     folder = tmp_path_factory.mktemp("optimized")

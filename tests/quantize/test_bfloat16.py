@@ -50,12 +50,12 @@ def products() -> onnx.ModelProto:
 def test_the_switchable_graph_rounds_what_openvino_rounds(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     model = loaded(make(), tmp_path)
     graph, data = graphs.build(model), feeds(model, 2)
-    builder = QdqBuilder(model, graph, {SCHEME.calibration: calibrate(model, data, "minmax")})
+    builder = QdqBuilder(model, graph, calibrate(model, data))
     low = {block.name: BFLOAT16 for block in graph.choices() if BFLOAT16.fits(block)}
     path, feed = tmp_path / "built.onnx", dict(data.samples[0])
     onnx.save(builder.build(low), path)
     (built,) = opener("openvino")(path, SessionOptions(1, runtime="openvino")).run(["y"], feed)
-    switchable = Switchable(model, graph, builder, (Precision("int8", SCHEME, "whole"), BFLOAT16), ONE_THREAD)
+    switchable = Switchable(graph, builder, (Precision("int8", SCHEME, "whole"), BFLOAT16), ONE_THREAD)
     (imitated,) = switchable.run(low, feed)
     (exact,) = open_session(model.proto, ONE_THREAD).run(["y"], feed)
     # What a model returns is not rounded where the last block writes it.

@@ -1,4 +1,4 @@
-"""Float16: the chosen blocks are converted, nothing else is, and what cannot be is refused by name."""
+"""Float16: the chosen blocks are converted, nothing else is, and what cannot be is named."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from taglio.errors import BadOption, CannotQuantize
+from taglio.errors import BadModel, BadOption, CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
@@ -40,13 +40,6 @@ def kinds(proto: onnx.ModelProto) -> Counter[str]:
 
 def anchors(graph: Graph) -> list[str]:
     return [block.name for block in graph.blocks if block.kind.split("+")[0] in ("Conv", "MatMul", "Gemm")]
-
-
-def test_no_blocks_are_a_copy(tmp_path: Path) -> None:
-    model, graph = case(residual(), tmp_path)
-    proto = float16(model, graph, ())
-    assert proto == model.proto
-    assert proto is not model.proto
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -115,12 +108,27 @@ def test_casts_of_the_models_own_stay(tmp_path: Path) -> None:
     assert kinds(made)["Cast"] == own + 2
 
 
-def test_float16_refusals(tmp_path: Path) -> None:
+def test_a_block_that_onnx_runtime_refuses_stays_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = case(residual(), tmp_path)
+
+    def refuse(proto: onnx.ModelProto, *_: object, **__: object) -> None:
+        if any(node.name == "conv2" and "/float16" in node.input[0] for node in proto.graph.node):
+            raise BadModel("no kernel for conv2")
+
+    monkeypatch.setattr("taglio.quantize.float16.open_session", refuse)
+    made = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
+    assert {*made.blocks} == {block.name for block in graph.blocks} - {"conv2"}
+    assert made.left == (f"1 of {len(graph.blocks)} blocks left in float32: no kernel for conv2",)
+
+
+def test_operators_of_other_domains_have_no_float16_form(tmp_path: Path) -> None:
     g = Sketch(68)
-    x = g.op("Max", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), g.constant(np.zeros(1)))
-    model, graph = case(g.model(x), tmp_path)
-    with pytest.raises(CannotQuantize, match="block max1: the float16 converter keeps Max in float32"):
-        float16(model, graph, ["max1"])
+    proto = g.model(g.op("Relu", g.input("x", 1, 3, 4, 4)))
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "Gelu", "com.microsoft"
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model, graph = case(proto, tmp_path)
+    with pytest.raises(CannotQuantize, match=r"no block can be float16: no operator of .* has a float16 form"):
+        most_in_float16(model, graph, [block.name for block in graph.blocks], {})
 
 
 def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:
@@ -138,10 +146,10 @@ def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:
     before = run(model.proto, model)
     for name in ("conv0", "reducesum1", "conv4"):
         assert distance(before, run(float16(model, graph, [name]), model)) < 2e-3
-    made, done, (left,) = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
-    assert distance(before, run(made, model)) < 2e-3
-    assert {"conv0", "reducesum1", "conv4"} == {*done}
-    assert "2 of 5 blocks left in float32: block if3: float16 bodies cannot read" in left
+    made = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
+    assert distance(before, run(made.proto, model)) < 2e-3
+    assert {"conv0", "reducesum1", "greater2", "conv4"} == {*made.blocks}
+    assert made.left == ("1 of 5 blocks left in float32: no operator of if3 has a float16 form",)
 
 
 def test_float16_halves_the_file(tmp_path: Path) -> None:
@@ -151,7 +159,7 @@ def test_float16_halves_the_file(tmp_path: Path) -> None:
     assert after == before / 2
 
 
-def test_the_converter_knows_the_types_behind_operators_that_onnx_does_not_know(tmp_path: Path) -> None:
+def test_types_are_known_behind_operators_that_onnx_does_not_know(tmp_path: Path) -> None:
     g = Sketch(70)
     x = g.op("Relu", g.conv(g.conv(g.input("x", 1, 3, 8, 8), 3, 4), 4, 4))
     proto = g.model(g.op("MatMul", x, g.weight(8, 5)))

@@ -10,9 +10,7 @@ import taglio
 from taglio.errors import CannotQuantize
 from taglio.flow.quantize import quantize
 from taglio.flow.work import Work
-from taglio.quantize.float16 import float16
-from taglio.quantize.float16_range import LARGEST, beyond_float16, in_true_float16
-from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.quantize.float16 import LARGEST, beyond_float16, float16, most_in_float16
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from tests.models import parsed
 
@@ -48,8 +46,7 @@ def in_numpy(x: np.ndarray, gain: float) -> np.ndarray:
 @pytest.mark.parametrize("gain", [4.0, 60000.0])
 def test_true_float16_is_that_of_numpy(gain: float) -> None:
     work = opened(gain)
-    proto = in_true_float16(float16(work.model, work.graph, [block.name for block in work.graph.blocks]))
-    assert proto is not None
+    proto = float16(work.model, work.graph, [block.name for block in work.graph.blocks], rounded=True)
     sample = work.data.held_out.samples[0]
     (found,) = open_session(proto, SessionOptions(1)).run(None, dict(sample))
     wanted = in_numpy(sample["x"], gain)
@@ -60,11 +57,11 @@ def test_true_float16_is_that_of_numpy(gain: float) -> None:
 
 def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> None:
     work = opened(60000.0)
-    proto, report = quantize(work, "float16")
+    _, report = quantize(work, "float16")
     assert any("of 4 blocks left in float32: large reaches" in note and "65504" in note for note in report.notes)
     assert report.error < 0.01
-    rounded = in_true_float16(proto)
-    assert rounded is not None
+    names = [block.name for block in work.graph.blocks]
+    rounded = most_in_float16(work.model, work.graph, names, work.ranges().low_high).rounded
     for sample, answers in zip(work.data.held_out.samples[:4], work.float_answers(4), strict=True):
         (found,) = open_session(rounded, SessionOptions(1)).run(None, dict(sample))
         assert np.linalg.norm(found - answers[0]) < 0.01 * np.linalg.norm(answers[0])
@@ -73,7 +70,7 @@ def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> Non
 def test_a_range_within_float16_leaves_nothing_out() -> None:
     work = opened(4.0)
     names = [block.name for block in work.graph.blocks]
-    assert beyond_float16(work.model, work.graph, names, work.ranges(DEFAULT_SCHEME).low_high) == {}
+    assert beyond_float16(work.model, work.graph, names, work.ranges().low_high) == {}
     _, report = quantize(work, "float16")
     assert report.blocks == report.candidates == len(names)
     assert any("true float16" in note for note in report.notes)
@@ -98,9 +95,7 @@ def test_the_case_of_a_growing_residual_stream() -> None:
     if not case.is_file():
         pytest.skip("the public complaint's graph is not here")
     work = taglio.Model(case, case.with_suffix(".npz"), threads=1, runtime=NAME)
-    every = float16(work.model, work.graph, [block.name for block in work.graph.blocks])
-    overflowing = in_true_float16(every)
-    assert overflowing is not None
+    overflowing = float16(work.model, work.graph, [block.name for block in work.graph.blocks], rounded=True)
     feed = dict(work.data.held_out.samples[0])
     assert np.isnan(open_session(overflowing, SessionOptions(1)).run(None, feed)[0]).all()
     proto, report = quantize(work, "float16")

@@ -9,10 +9,10 @@ import pytest
 
 from taglio.flow.build import assemble
 from taglio.flow.opening import Model
-from taglio.model.same import difference
 from taglio.plan.result import DeviceUse, Interval, Limits, Plan, placements
 from taglio.quantize.keep_apart import keep_apart
 from taglio.quantize.precision import FLOAT32, Precision
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import NAME as ONNXRUNTIME
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.openvino import NAME

@@ -38,16 +38,16 @@ def between_pairs(*middle: str) -> list[onnx.NodeProto]:
 )
 def test_a_float_conv_between_pairs_of_ours_is_no_conv_to_quantise(nodes: tuple[str, ...]) -> None:
     whole = between_pairs(*nodes)
-    keep_float(whole, {}, {}, {node.name for node in whole[1:-1]}, ())
+    keep_float(whole, {node.name for node in whole[1:-1]}, ())
     assert next(node for node in whole if node.name == "conv").op_type == "FusedConv"
 
 
 def test_a_conv_that_is_int8_or_between_the_models_own_pairs_stays() -> None:
     nodes = between_pairs('["w/dequantize"] w = DequantizeLinear (v, s, z)', "[conv] y = Conv (x, w)")
-    keep_float(nodes, {}, {}, {"conv"}, ())
+    keep_float(nodes, {"conv"}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "DequantizeLinear", "Conv", "QuantizeLinear"]
     nodes = between_pairs("[conv] y = Conv (x, w)")
-    keep_float(nodes, {}, {}, {node.name for node in nodes}, ())
+    keep_float(nodes, {node.name for node in nodes}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "Conv", "QuantizeLinear"]
 
 
@@ -55,10 +55,10 @@ def test_a_float_product_and_its_bias_make_no_gemm_to_quantise() -> None:
     """ONNX Runtime joins them where it knows their shapes, and quantises the Gemm that it has made."""
     bias = "[bias] y = Add (m, b)"
     nodes = between_pairs("[product] m = MatMul (x, w)", bias)
-    keep_float(nodes, {}, {}, {"product", "bias"}, ())
+    keep_float(nodes, {"product", "bias"}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "MatMul", "Add", "Max", "QuantizeLinear"]
     nodes = between_pairs("[product] m = MatMul (x, x)", bias)
-    keep_float(nodes, {}, {}, {"product", "bias"}, ())
+    keep_float(nodes, {"product", "bias"}, ())
     assert "Max" not in [node.op_type for node in nodes]
 
 

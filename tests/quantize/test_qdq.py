@@ -36,9 +36,7 @@ LAST_BITS = 1e-6
 # ONNX Runtime on x86 turns s8 pairs into u8 ones, but not those that two operators read; an Add or Mul that is left
 # with one input of each type runs in float, which rounds some values to the neighbouring step.
 ONE_STEP = 0.03
-SCHEMES = [
-    exact(text) for text in ("u8s8-asym", "u8s8-sym", "u8s8-restr", "s8s8-sym", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr")
-]
+SCHEMES = [exact(text) for text in ("u8s8-asym", "u8s8-sym", "s8s8-sym", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr")]
 U8_SCHEMES = [scheme for scheme in SCHEMES if scheme.activation == "u8"]
 SUBSETS = 6
 INTEGER_KERNELS = {
@@ -58,7 +56,7 @@ class Bench:
 
     @cached_property
     def builder(self) -> QdqBuilder:
-        return QdqBuilder(self.model, self.graph, {"minmax": self.ranges})
+        return QdqBuilder(self.model, self.graph, self.ranges)
 
     @cached_property
     def float_outputs(self) -> list[np.ndarray]:
@@ -71,12 +69,12 @@ class Bench:
         return answers(self.builder.build(assignment), self.feed)
 
     def switchable(self, *precisions: Precision) -> Switchable:
-        return Switchable(self.model, self.graph, self.builder, precisions, ONE_THREAD)
+        return Switchable(self.graph, self.builder, precisions, ONE_THREAD)
 
 
 def bench(model: Model) -> Bench:
     seen = feeds(model, 3)
-    return Bench(model, graphs.build(model), calibrate(model, seen, "minmax"), seen.samples[0])
+    return Bench(model, graphs.build(model), calibrate(model, seen), seen.samples[0])
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +157,9 @@ def test_int8_blocks_run_in_int8_and_float_blocks_in_float(
         assert 0 <= ran["MatMul"] - asked["MatMul"] <= len(products - set(assignment)), assignment
 
 
-@pytest.mark.parametrize("text", ["u8s8-asym-pc", "u8s8-restr-pc"])
-def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Bench], text: str, tmp_path: Path) -> None:
+def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Bench], tmp_path: Path) -> None:
     case = benches["residual"]
-    ran = Counter(node.op_type for node in optimized(case.builder.build(whole(case.graph, exact(text))), tmp_path))
+    ran = Counter(node.op_type for node in optimized(case.builder.build(whole(case.graph, exact())), tmp_path))
     assert ran.pop("Transpose") == 2  # to channels last and back
     assert ran == {"QuantizeLinear": 1, "QLinearConv": 5, "QLinearAdd": 2, "DequantizeLinear": 1}
 
@@ -171,7 +168,7 @@ def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Benc
 def test_no_pair_stands_before_an_activation_that_the_runtime_fuses(benches: dict[str, Bench], name: str) -> None:
     case, scheme = benches[name], exact()
     builder = case.builder.fusing()
-    switchable = Switchable(case.model, case.graph, builder, forms(scheme), ONE_THREAD)
+    switchable = Switchable(case.graph, builder, forms(scheme), ONE_THREAD)
     soft = [block for block in case.graph.candidates() if block.soft_tail]
     assert soft
     for assignment in subsets(case.graph, scheme):
@@ -279,7 +276,7 @@ def test_forms_that_a_block_lacks_are_refused(benches: dict[str, Bench]) -> None
 def test_a_tensor_without_a_range_is_refused_by_name(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
     ranges = replace(case.ranges, low_high={"x": (-1.0, 1.0)})
-    builder = QdqBuilder(case.model, case.graph, {"minmax": ranges})
+    builder = QdqBuilder(case.model, case.graph, ranges)
     with pytest.raises(CannotQuantize, match="tensor relu1_out has no calibrated range"):
         builder.build(whole(case.graph, exact()))
 
@@ -408,6 +405,5 @@ def test_relu_is_free_only_where_the_zero_point_clips(tmp_path: Path) -> None:
         return "Quantize" in next(n for n in built.graph.node if "conv0_out" in n.input).op_type
 
     assert not quantizes_before_relu("u8s8-asym")
-    assert not quantizes_before_relu("u8s8-restr")
     assert quantizes_before_relu("u8s8-sym")
     assert quantizes_before_relu("s8s8-sym")

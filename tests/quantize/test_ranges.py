@@ -14,17 +14,16 @@ def dataset(*samples: dict[str, np.ndarray]) -> Dataset:
     return Dataset("made up", samples, tuple(str(i) for i in range(len(samples))), None, "0")
 
 
-@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy"])
-def test_a_model_without_floats_has_no_ranges(method: str, tmp_path: Path) -> None:
+def test_a_model_without_floats_has_no_ranges(tmp_path: Path) -> None:
     model = loaded(parsed("(int64[2, 3] x) => (int64[2, 3] y) { y = Add (x, x) }"), tmp_path)
-    assert calibrate(model, dataset({"x": np.ones((2, 3), np.int64)}), method).low_high == {}  # type: ignore[arg-type]
+    assert calibrate(model, dataset({"x": np.ones((2, 3), np.int64)})).low_high == {}
 
 
 def test_extremes_are_those_of_all_samples(tmp_path: Path) -> None:
     g = Sketch(1)
     model = loaded(g.model(g.op("Relu", g.input("x", 1, 4))), tmp_path)
     rows = [np.array([[-3.0, 1.0, 0.0, 2.0]], np.float32), np.array([[0.5, 5.0, -1.0, 0.0]], np.float32)]
-    ranges = calibrate(model, dataset(*({"x": row} for row in rows)), "minmax").low_high
+    ranges = calibrate(model, dataset(*({"x": row} for row in rows))).low_high
     assert ranges["x"] == (-3.0, 5.0)
     assert ranges[model.outputs[0]] == (0.0, 5.0)
 
@@ -33,28 +32,15 @@ def test_extremes_are_those_of_all_samples(tmp_path: Path) -> None:
 def test_a_masked_tensor_has_no_range_and_says_why(mask: float, tmp_path: Path) -> None:
     text = "(float[1, 2] x) => (float[1, 2] y) { y = Where (keep, x, mask) }"
     proto = parsed(text, {"keep": [[True, False]], "mask": np.array(mask)})
-    ranges = calibrate(loaded(proto, tmp_path), dataset({"x": np.ones((1, 2), np.float32)}), "minmax")
+    ranges = calibrate(loaded(proto, tmp_path), dataset({"x": np.ones((1, 2), np.float32)}))
     assert "x" in ranges.low_high and "y" not in ranges.low_high
     assert "mask" in ranges.without["y"]
 
 
-@pytest.mark.parametrize("method", ["percentile", "entropy"])
-@pytest.mark.parametrize("factor", [1e6, 1e12])
-def test_later_samples_may_be_any_number_of_times_as_large(method: str, factor: float, tmp_path: Path) -> None:
-    g = Sketch(1)
-    model = loaded(g.model(g.op("Relu", g.input("x", 1, 64))), tmp_path)
-    small = np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
-    ranges = calibrate(model, dataset({"x": small}, {"x": small * np.float32(factor)}), method)  # type: ignore[arg-type]
-    low, high = ranges.low_high["x"]
-    assert 0.2 * factor * small.max() <= high <= factor * small.max() * (1 + 1e-6)
-    assert low < 0.0
-
-
-@pytest.mark.parametrize("method", ["percentile", "entropy"])
-def test_infinite_and_missing_values_leave_a_tensor_without_a_range(method: str, tmp_path: Path) -> None:
+def test_infinite_and_missing_values_leave_a_tensor_without_a_range(tmp_path: Path) -> None:
     g = Sketch(1)
     model = loaded(g.model(g.op("Relu", g.input("x", 1, 4)), g.op("Neg", g.input("z", 1, 4))), tmp_path)
     ones = np.ones((1, 4), np.float32)
     odd = {"x": np.array([[1.0, np.inf, 0.0, 2.0]], np.float32), "z": ones * np.nan}
-    ranges = calibrate(model, dataset({"x": ones, "z": ones}, odd), method)  # type: ignore[arg-type]
+    ranges = calibrate(model, dataset({"x": ones, "z": ones}, odd))
     assert "x" in ranges.without and "z" in ranges.without

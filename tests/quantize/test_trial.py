@@ -12,6 +12,7 @@ from taglio.errors import BadData
 from taglio.model import graph as graphs
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model, load
+from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.trial import culprits, unusable
 from tests.answers import ONE_THREAD, distance
@@ -22,8 +23,8 @@ from tests.quantize.test_qdq import Bench, check, forms, whole
 def tried(model: Model, data: Dataset | None = None) -> tuple[Bench, dict[str, str]]:
     """A bench on the graph that is left when what fails in int8 is float, and what failed."""
     data = data or feeds(model, 3)
-    graph, ranges = graphs.build(model), calibrate(model, data, "minmax")
-    reasons = unusable(model, graph, ranges, exact(), data.samples[0], ONE_THREAD)
+    graph, ranges = graphs.build(model), calibrate(model, data)
+    reasons = unusable(graph, QdqBuilder(model, graph, ranges), exact(), data.samples[0], ONE_THREAD)
     return Bench(model, graph.without_int8(reasons), ranges, data.samples[0]), reasons
 
 
@@ -115,10 +116,10 @@ def test_token_embeddings_are_no_movement_of_their_table(tmp_path: Path) -> None
 def test_a_block_of_a_tensor_without_a_range_is_named(tmp_path: Path) -> None:
     model = loaded(conv_relu_chain(), tmp_path)
     graph, data = graphs.build(model), feeds(model, 2)
-    ranges = calibrate(model, data, "minmax")
+    ranges = calibrate(model, data)
     some = {name: pair for name, pair in ranges.low_high.items() if name != "y"}
-    missing = Ranges("minmax", "", some, {"y": "is empty on all of the data"})
-    reasons = unusable(model, graph, missing, exact(), data.samples[0], ONE_THREAD)
+    missing = Ranges("", some, {"y": "is empty on all of the data"})
+    reasons = unusable(graph, QdqBuilder(model, graph, missing), exact(), data.samples[0], ONE_THREAD)
     assert list(reasons) == [graph.blocks[-1].name]
     assert "is empty on all of the data" in reasons[graph.blocks[-1].name]
 
@@ -132,10 +133,10 @@ def test_refused_blocks_are_no_candidates_and_say_why(tmp_path: Path) -> None:
 
 def test_a_float_model_that_does_not_run_is_the_users_to_hear_of(tmp_path: Path) -> None:
     model = loaded(conv_relu_chain(), tmp_path)
-    ranges = calibrate(model, feeds(model, 2), "minmax")
+    graph, ranges = graphs.build(model), calibrate(model, feeds(model, 2))
     wrong = {"x": np.zeros((1, 5, 8, 8), np.float32)}
     with pytest.raises(BadData):
-        unusable(model, graphs.build(model), ranges, exact(), wrong, ONE_THREAD)
+        unusable(graph, QdqBuilder(model, graph, ranges), exact(), wrong, ONE_THREAD)
 
 
 def test_every_int8_block_is_tried_with_its_kernels(tmp_path: Path) -> None:

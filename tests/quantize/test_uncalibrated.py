@@ -51,7 +51,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Graph, Qdq
     model = loaded(mixed(), tmp_path_factory.mktemp("mixed"))
     seen = feeds(model, 3)
     graph = graphs.build(model)
-    builder = QdqBuilder(model, graph, {SCHEME.calibration: calibrate(model, seen, "minmax")})
+    builder = QdqBuilder(model, graph, calibrate(model, seen))
     return model, graph, builder, dict(seen.samples[0])
 
 
@@ -107,9 +107,9 @@ def test_both_runtimes_answer_like_float(
 def test_the_switchable_graph_is_every_built_mix(
     network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]],
 ) -> None:
-    model, graph, builder, feed = network
+    _, graph, builder, feed = network
     forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
-    switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
+    switchable = Switchable(graph, builder, forms, ONE_THREAD)
     blocks = [block for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
     for chosen in product((None, *forms), repeat=len(blocks)):
         mix = {block.name: form for block, form in zip(blocks, chosen, strict=True) if form is not None}
@@ -170,7 +170,7 @@ def with_lstm(kind: Recurrent, folder: Path) -> tuple[Model, Graph, QdqBuilder, 
     if kind.lengths:
         feed["lengths"] = np.array([7, 4], np.int32)
     graph = graphs.build(model)
-    return model, graph, QdqBuilder(model, graph, {SCHEME.calibration: calibrate(model, seen, "minmax")}), feed
+    return model, graph, QdqBuilder(model, graph, calibrate(model, seen)), feed
 
 
 @pytest.mark.parametrize("form", [pytest.param("dyn", marks=needs_wide_sums), "dyn7"])
@@ -196,7 +196,7 @@ def test_an_lstm_answers_like_float(kind: Recurrent, form: Uncalibrated, tmp_pat
 def test_the_switchable_graph_is_every_mix_with_an_lstm(kind: Recurrent, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
     forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
-    switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
+    switchable = Switchable(graph, builder, forms, ONE_THREAD)
     lstm, product_block = graph.blocks[1:]
     assert [switch.precision.name for switch in switchable.switches if switch.block == lstm.name] == ["int8-dynamic"]
     for chosen in product((None, DYNAMIC), (None, forms[0])):
@@ -232,7 +232,6 @@ def test_a_scheme_names_its_forms() -> None:
     scheme = parse_scheme("qdq-u8s8-asym-pc-w4-dyn-w8")
     assert scheme.uncalibrated == ("w8", "dyn", "w4")
     assert parse_scheme(str(scheme)) == scheme
-    assert scheme.calibration == Scheme().calibration
 
 
 def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:
@@ -280,7 +279,7 @@ def test_a_blockwise_product_of_the_source_has_the_form_that_multiplies_in_int8(
     assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == [*filter(None, [form]), "bf16"]
     if not form:
         return
-    built = QdqBuilder(model, blocks, {}).build({"product": UNCALIBRATED[form]})  # type: ignore[index]
+    built = QdqBuilder(model, blocks).build({"product": UNCALIBRATED[form]})  # type: ignore[index]
     (node,) = built.graph.node
     assert [each.i for each in node.attribute if each.name == "accuracy_level"] == [4]
     assert {each.name for each in built.graph.initializer} == {"stored", "scales"}

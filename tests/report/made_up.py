@@ -36,11 +36,11 @@ def made_up_profile(model: Model, graph: Graph) -> Profile:
     machine = Machine("Imaginary 9000", 4, ("avx2", "avx512_vnni"), 2**33, "Linux 6", "3.11.7")
     nothing = Attribution({}, {}, {}, {}, 0.0, ())
     blocks = tuple(
-        BlockTime(block.name, form.name, 1e-5 * (index + 1) / (1.0 if form.scheme is None else 2.0), 1e-7, 5)
+        BlockTime(block.name, form.name, 1e-5 * (index + 1) / (1.0 if form.scheme is None else 2.0))
         for index, block in enumerate(graph.blocks)
         for form in FORMS
     )
-    glue = tuple(Glue(flow.name, 0.0, 1e-6, 2e-6, 3e-6, 1) for flow in graph.flows)
+    glue = tuple(Glue(flow.name, 0.0, 1e-6, 2e-6, 3e-6) for flow in graph.flows)
     everything = {block.name: "int8" for block in graph.candidates()}
     runs = (
         WholeRun("float32", {}, wall(9e-3), nothing, False, 9e-3),

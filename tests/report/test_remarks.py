@@ -28,7 +28,6 @@ def written_by_stages() -> list[str]:
     """Notes as the functions word them, from values."""
     image = InputSpec("x", (1, 3, 8, 8), "float32")
     pixels, fractions = ([{"x": np.full((1, 3, 8, 8), value, np.float32)}] for value in (200.0, 0.5))
-    values = np.array([[0.0], [9.0]])
     saturating = replace(DEFAULT_SCHEME, reduced_range=False) if DEFAULT_SCHEME.reduced_range else DEFAULT_SCHEME
     return [
         doubts.values_fed([image], fractions, {"x": "divides by 255"}),
@@ -37,7 +36,6 @@ def written_by_stages() -> list[str]:
         *doubts.few_inputs([b"a", b"a"], [b"a"]),
         doubts.sizes_measured([InputSpec("x", ("batch", "length"), "float32")], [{"x": np.zeros((1, 4), np.float32)}]),
         doubts.no_numbers([[np.array([np.nan], np.float32)]], ["y"]),
-        doubts.too_few_inputs(values, np.ones((2, 1)), ["y"], 2),
         doubts.coarse_metric(Metric("top1", True), 10),
         doubts.exchanged_rows(RELATIVE, ["boxes"]),
         doubts.nothing_changed(RELATIVE, 0.0, 3, 10),

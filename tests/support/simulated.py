@@ -34,9 +34,9 @@ from taglio.plan.result import Limits
 from taglio.profile.attribution import Attributor
 from taglio.profile.busy import BusyWatch
 from taglio.profile.calibrate import calibrate
-from taglio.profile.effort import Effort
+from taglio.profile.effort import MIXES, Effort
 from taglio.profile.fit import MeasuredRun, conformal_ratio
-from taglio.profile.measure import MIXES, covering_mixes, pure_assignments
+from taglio.profile.measure import covering_mixes, pure_assignments
 from taglio.profile.result import Profile, WholeRun, flow_seconds, predict
 from taglio.profile.stopwatch import Timed, Timings
 from taglio.profile.wall_time import WallTime
@@ -209,7 +209,7 @@ class Machine:
         work = Work(setup, proto, model, graph, Split(parts[0], parts[1], 0, parts[2]), lab=self.lab)
         work.kept.put(("agreement",), Agreement())
         work.kept.put(("floats", replace(SCHEME, uncalibrated=())), {})
-        work.kept.put(("ranges", SCHEME.calibration), None)
+        work.kept.put(("ranges", ""), None)
         work.kept.put(("builder", SCHEME), _Builder(self))
         for data in parts:
             answers = ([self.reference(int(sample[spec.name].flat[0]))] for sample in data.samples)

@@ -11,9 +11,10 @@ from taglio.flow import stages
 from taglio.flow.inspect import inspection
 from taglio.flow.memory import least_bytes
 from taglio.memory import size_text
-from taglio.model.graph import build, select
+from taglio.model.graph import build
 from taglio.model.load import load
 from taglio.model.observe import observe_random
+from taglio.model.select import select
 from taglio.model.state import suggested
 from taglio.profile.machine import describe
 from taglio.report import inspected, terminal

@@ -107,7 +107,7 @@ def compare_backends(
         work = _emptied(folder / _WORK)
         converted = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data), limits)
         network, graph, samples = _opened(converted.path, fixed, read, seed)
-        ranges = calibrate(network, samples.calibration, "minmax", progress)
+        ranges = calibrate(network, samples.calibration, progress)
         source = OnnxSource(network, graph, samples, ranges, options)
         request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes)
         request, distance = _with_reference(request, samples.held_out.source, limits)

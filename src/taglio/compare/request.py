@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from taglio.compare.row import WantedRow
-from taglio.error.parts import Parts
+from taglio.error.parts import OutputParts
 
 # Model formats and their names in errors.
 KINDS = {
@@ -57,7 +57,7 @@ class Request:
     held_out: tuple[Arrays, ...] = ()
     reference: tuple[Arrays, ...] = ()
     labels: np.ndarray | None = None
-    parts: Parts | None = None
+    parts: OutputParts | None = None
     converted: str = ""
     rows: tuple[WantedRow, ...] = ()
     threads: int = 1

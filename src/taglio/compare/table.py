@@ -14,7 +14,6 @@ from taglio.quantize.scheme import ActivationType, Scheme, Symmetry
 from taglio.runtimes import cuda
 
 FLOAT = "float32"
-FASTER = "speed-up > 1"
 _TOP_FLOPS = (10, 20)
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
 _BOTH = (False, True)
@@ -31,8 +30,7 @@ _INDUCTOR = "inductor (x86)"
 class OnnxForm:
     """A form of the model as ONNX, shared by all back ends that read ONNX: they run the same file.
 
-    `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `graph.select`, or
-    FASTER for the blocks that run faster alone in int8 than alone in float.
+    `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `select`.
     """
 
     key: str
@@ -60,10 +58,11 @@ def _narrow(form: OnnxForm) -> OnnxForm:
 def forms() -> tuple[OnnxForm, ...]:
     """Every ONNX form, float32 first."""
     dynamic = OnnxForm("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
-    rules = {**{f"top-{count}": f"top-flops:{count}" for count in _TOP_FLOPS}, "faster": FASTER}
     mixed = [
-        OnnxForm(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("u8", "s8", symmetric, True), rule)
-        for symmetric, (name, rule) in product(_BOTH, rules.items())
+        OnnxForm(
+            f"mixed-{_sym(symmetric)}-top-{count}", "mixed", _scheme("u8", "s8", symmetric, True), f"top-flops:{count}"
+        )
+        for symmetric, count in product(_BOTH, _TOP_FLOPS)
     ]
     return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
 

@@ -19,7 +19,6 @@ from taglio.model.captures import node_inputs, writers
 from taglio.model.derived import empty_like
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.model.observe import tensor_shapes
 from taglio.profile.attribution import base_name
 from taglio.quantize.keep_float import import_domains, keep_float
 
@@ -91,7 +90,7 @@ def cut(
         rule = _local(graph, devices, wires, place[name])
         local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
         members[name] = cutting.members(name, local)
-    info, shapes = _values(quantized, graph), tensor_shapes(model.proto)
+    info = _values(quantized, graph)
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
     floats = {node.name for node in model.proto.graph.node}
     in_order = []
@@ -101,7 +100,7 @@ def cut(
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
         tensors_read = dict.fromkeys(tensor for node in members[name] for tensor in node_inputs(node))
         constants = {tensor: initializers[tensor] for tensor in tensors_read if tensor in initializers}
-        keep_float(members[name], constants, shapes, floats, outputs)
+        keep_float(members[name], floats, outputs)
         proto = empty_like(quantized, name)
         proto.graph.node.extend(members[name])
         proto.graph.initializer.extend(constants.values())

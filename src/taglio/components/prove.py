@@ -16,7 +16,7 @@ import onnx
 
 from taglio.components.build import Manifest
 from taglio.errors import MeasurementFailed, plural
-from taglio.model.same import difference
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 # Relative L2 that a different order of float sums explains.

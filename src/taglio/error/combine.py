@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.data.dataset import Dataset
 from taglio.error.fit import Terms, fit_terms
-from taglio.error.measure import ErrorMeter, Reading
+from taglio.error.measure import ErrorMeter, ErrorReading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
 from taglio.error.tally import RUINED, finite
 from taglio.error.terms import Design, starting_noises
@@ -39,14 +39,14 @@ class Measured:
     columns: Design
     precisions: tuple[Precision, ...]
     singles: Sequence[Assignment]
-    single_readings: Sequence[Reading]
-    flows: Mapping[str, Reading]
+    single_readings: Sequence[ErrorReading]
+    flows: Mapping[str, ErrorReading]
     subsets: Sequence[Assignment]
-    subset_readings: Sequence[Reading]
+    subset_readings: Sequence[ErrorReading]
     picked: int = 0
     near: float | None = None
 
-    def alone(self) -> Iterator[tuple[tuple[str, str], Reading, float]]:
+    def alone(self) -> Iterator[tuple[tuple[str, str], ErrorReading, float]]:
         """Each (block, form) with its reading, and √n if n blocks share that."""
         for single, reading in zip(self.singles, self.single_readings, strict=True):
             for block, precision in single.items():
@@ -160,7 +160,7 @@ def _start(measured: Measured, output: int) -> np.ndarray:
     return starting_noises(measured.columns, measured.precisions, alone, flows)
 
 
-def _vector(reading: Reading, output: int) -> np.ndarray:
+def _vector(reading: ErrorReading, output: int) -> np.ndarray:
     """The sketch of an output; if it became NaN and so has none, a vector with the error as its length."""
     sketch: np.ndarray = reading.sketch[output]
     if not sketch.any() and reading.l2[output] > 0.0:

@@ -15,19 +15,14 @@ from taglio.data.spec import InputSpec, batch_symbol
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
-from taglio.error.upper_end import standard_error
 from taglio.errors import plural
-from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
-# Relative standard error above which an error is doubtful.
-_UNSURE = 0.15
 # Distinct inputs below which ranges and errors may not hold for other inputs.
 _FEW = 16
 # Held-out inputs below which one answer changes a metric that counts answers by more than 1 %.
 _COUNTED = 100
-# Share of its calibrated range by which a tensor may exceed it (values beyond are clipped). Between two halves of one
-# folder of photographs half of the tensors exceed it by less than a tenth.
+# Share of its calibrated range by which an input may exceed it (values beyond are clipped).
 _OVERFLOW = 0.25
 # Inputs scaled from pixels, to 0 to 1, −1 to 1 or by mean and deviation, are at most about 3 in magnitude.
 _FRACTIONS = 4.0
@@ -170,32 +165,6 @@ def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str])
     return f"the float model's output has NaN, which must stay NaN: {', '.join(missing)}" if missing else ""
 
 
-def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str], held_out: int) -> str:
-    """A line if the error of the worst part varies much with the choice of inputs, or "".
-
-    `squares` and `references` [samples, parts] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8, of as many of the
-    `held_out` inputs as the study had time for.
-    """
-    count = len(squares)
-    totals = references.sum(axis=0)
-    if not (totals > 0.0).any():
-        return ""
-    errors = np.sqrt(np.divide(squares.sum(axis=0), totals, out=np.zeros_like(totals), where=totals > 0.0))
-    worst = int(np.argmax(errors))
-    if errors[worst] == 0.0 or not np.isfinite(errors[worst]):
-        return ""
-    of_all, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
-    if count < 2:
-        return f"studied on 1{of_all} held-out input{'s' if of_all else ''}: how the error varies is unknown; {remedy}"
-    spread = standard_error(squares[:, worst], references[:, worst])
-    if spread <= _UNSURE:
-        return ""
-    return (
-        f"studied on {count}{of_all} held-out inputs: on others the error of {names[worst]} with all blocks in int8 "
-        f"may differ by {spread:.0%} (one standard error); {remedy}"
-    )
-
-
 def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> str:
     """A line if int8 changed no output on any of `inputs` distinct held-out inputs, or "".
 
@@ -227,26 +196,24 @@ def coarse_metric(metric: Metric, inputs: int) -> str:
 
 
 def unlike_calibration(
-    calibrated: Mapping[str, tuple[float, float]], held_out: Mapping[str, tuple[float, float]], graph: Graph
+    calibrated: Mapping[str, tuple[float, float]], held_out: Iterable[Mapping[str, np.ndarray]]
 ) -> str:
-    """A line if held-out inputs exceed the calibrated ranges, or "". Both map a tensor to (lowest, highest)."""
-    overflow = {}
-    for tensor in graph.tensors:
-        if tensor.name in calibrated and tensor.name in held_out:
-            (low, high), (lower, higher) = calibrated[tensor.name], held_out[tensor.name]
+    """A line if `held_out` inputs far exceed their `calibrated` ranges, lowest and highest by tensor, or ""."""
+    excess: dict[str, float] = {}
+    for sample in held_out:
+        for name in sample.keys() & calibrated.keys():
+            low, high = calibrated[name]
             width = max(high, 0.0) - min(low, 0.0)
-            if width > 0.0:
-                overflow[tensor.name] = max(0.0, low - lower, higher - high) / width
-    if not overflow:
+            finite = sample[name][np.isfinite(sample[name])]
+            if finite.size and width > 0.0:
+                beyond = max(low - float(finite.min()), float(finite.max()) - high) / width
+                excess[name] = max(beyond, excess.get(name, 0.0))
+    worst = max(excess, key=lambda name: excess[name], default="")
+    if not worst or excess[worst] <= _OVERFLOW:
         return ""
-    middle = float(np.median([*overflow.values()]))
-    beyond = {name: overflow[name] for name in graph.inputs if overflow.get(name, 0.0) > _OVERFLOW}
-    if middle <= _OVERFLOW and not beyond:
-        return ""
-    worst = max(beyond or overflow, key=lambda name: overflow[name])
     return (
         f"held-out inputs are unlike the calibration inputs: {worst} exceeds its calibrated range by "
-        f"{overflow[worst]:.0%}, half of the tensors by {middle:.0%} or more: calibrate with inputs like these"
+        f"{excess[worst]:.0%}: calibrate with inputs like these"
     )
 
 

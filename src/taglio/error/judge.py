@@ -24,8 +24,8 @@ class Judge(Protocol):
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any], /) -> Any:
         """What `value` needs to keep of one sample."""
 
-    def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None, /) -> float:
-        """The score, in the metric's unit; `weights` [samples] say how often each sample counts."""
+    def value(self, evidence: Sequence[Any], /) -> float:
+        """The score, in the metric's unit."""
 
 
 class TaskJudge:
@@ -82,13 +82,12 @@ class TaskJudge:
         except BadData as error:
             raise BadData(f"{error} (sample {self._where.get(index, index)})") from None
 
-    def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None) -> float:
+    def value(self, evidence: Sequence[Any]) -> float:
         """The task's score. Raises BadData for too few inputs."""
         inputs = [*chain.from_iterable(evidence)]
         if len(inputs) < self._task.fewest:
             raise BadData(f"metric {self._task.name} needs at least {self._task.fewest} samples, got {len(inputs)}")
-        counted = np.ones(len(evidence)) if weights is None else weights
-        return self._task.score(inputs, np.repeat(counted, [len(of_sample) for of_sample in evidence]), self._plain)
+        return self._task.score(inputs, self._plain)
 
     def doubt(self) -> str:
         """The task's line about the labels, or else the float model's answers read so far, or ""."""
@@ -139,7 +138,7 @@ class UserJudge:
         """The index of the sample, for its label, and the changed outputs as arrays."""
         return index, [np.atleast_1d(as_array(output)) for output in changed]
 
-    def value(self, evidence: Sequence[Any], _weights: np.ndarray | None = None) -> float:
+    def value(self, evidence: Sequence[Any]) -> float:
         """The function's result for outputs stacked along the first axis; outputs whose shapes differ are an array of
         arrays."""
         columns = zip(self._names, zip(*(arrays for _, arrays in evidence), strict=True), strict=True)

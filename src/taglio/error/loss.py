@@ -145,11 +145,6 @@ class Metric:
             return f"{value:.2f} dB"
         return f"{value:.5g}" if self.smooth or self.own else f"{value:.2%} agree"
 
-    def ascending(self, losses: tuple[float, float]) -> tuple[float, float]:
-        """The ends of an interval of losses in the order in which their texts ascend."""
-        low, high = losses
-        return (high, low) if self.larger_is_better and not self.labelled else (low, high)
-
     def limit(self, loss: float, digits: int = 4) -> str:
         """The limit `loss` as text, "at most" or "at least" a value."""
         least = self.larger_is_better and not self.labelled

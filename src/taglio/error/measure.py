@@ -11,7 +11,7 @@ import numpy as np
 from taglio.error.compared import as_array
 from taglio.error.judge import Judge, TaskJudge
 from taglio.error.loss import Metric
-from taglio.error.parts import Parts, whole
+from taglio.error.parts import OutputParts, whole
 from taglio.error.sketch import SIZE, add_differences
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs, Tally, finite
@@ -21,7 +21,7 @@ from taglio.quantize.precision import Assignment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class ErrorReading:
     """One evaluation: `l2` and `loss` by part, and the sketch [parts, size] of the differences in units of `l2`; size
     is 0 if no sketch was requested. `spread` is the relative standard error of the largest `l2` over the choice of
     inputs."""
@@ -56,7 +56,7 @@ class ErrorMeter:
         self,
         switchable: Switchable,
         samples: Sequence[Mapping[str, np.ndarray]],
-        parts: Parts | Sequence[str],
+        parts: OutputParts | Sequence[str],
         measure: Measure | None = None,
         limit: float = inf,
         *,
@@ -68,7 +68,7 @@ class ErrorMeter:
         start = time.perf_counter()
         self._switchable = switchable
         self._samples = samples
-        self._parts = parts if isinstance(parts, Parts) else whole(parts)
+        self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
         self._limit = limit
         self.names = self._parts.names
         self._memory_bytes = memory_bytes
@@ -118,7 +118,7 @@ class ErrorMeter:
         drop_pages_near(self._memory_bytes)  # an assignment reads one form of each weight, a study all of them
         return outputs
 
-    def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
+    def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> ErrorReading:
         """One evaluation for the study; the tensors `wires` also travel as int8."""
         tally = Tally(self._parts, self.measure)
         sums = np.zeros((len(self.names), SIZE if sketch else 0))
@@ -126,7 +126,7 @@ class ErrorMeter:
             differences = tally.add(reference, self._run(assignment, sample, wires))
             if sketch:
                 add_differences(sums, index, differences)
-        return Reading(tally.l2(), tally.losses(), tally.in_l2(sums.astype(np.float32)), tally.spread())
+        return ErrorReading(tally.l2(), tally.losses(), tally.in_l2(sums.astype(np.float32)), tally.spread())
 
 
 def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, every: bool = False) -> Measure:

@@ -18,10 +18,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, inf, log
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
-from taglio.artifact import require
+from taglio.artifact import Count, NonNegative, require
 from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, PartLoss
 from taglio.model.graph import Graph
@@ -31,9 +33,6 @@ from taglio.quantize.scheme import Scheme
 
 _SMALLEST = 1e-9
 _LARGEST_LOG = 700.0  # exp of more overflows a float
-# Larger values in an artifact are implausible: twenty orders of magnitude of misprediction, or four times as steep as
-# squares.
-_LARGEST_UPPER, _STEEPEST = 50.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class BlockNoise:
 
     block: str
     precision: str
-    own: float
+    own: NonNegative
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class EdgeNoise:
 
     flow: str
     reader: str
-    noise: float
+    noise: NonNegative
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +60,13 @@ class OutputModel:
     output: str
     blocks: tuple[BlockNoise, ...]
     edges: tuple[EdgeNoise, ...]
-    level: float
-    exponent: float
-
-    def check(self) -> None:
-        """Raises ValueError for terms that no fit can give."""
-        require(abs(self.level) <= _LARGEST_LOG, "level is out of range")
-        require(0.0 < self.exponent <= _STEEPEST, f"exponent must be above 0 and at most {_STEEPEST:g}")
-        terms = [block.own for block in self.blocks] + [edge.noise for edge in self.edges]
-        require(min(terms, default=0.0) >= 0.0, "squared noise must not be negative")
+    level: Annotated[float, msgspec.Meta(ge=-_LARGEST_LOG, le=_LARGEST_LOG)]
+    exponent: Annotated[float, msgspec.Meta(gt=0.0, le=8.0)]
 
     def noise(self, graph: Graph, assignment: Assignment) -> float:
         """The sum s of `assignment`."""
-        own = {(entry.block, entry.precision): entry.own for entry in self.blocks}
-        edge = {(entry.flow, entry.reader): entry.noise for entry in self.edges}
-        total = sum(own.get((block, precision.name), 0.0) for block, precision in assignment.items())
-        for flow in graph.flows:
-            if not writes(assignment, flow.producer):
-                readers = dict.fromkeys(block for _, block in flow.readers if block)
-                total += sum(edge.get((flow.name, reader), 0.0) for reader in readers if reads(assignment, reader))
-        return total
+        noises = [term.own for term in self.blocks] + [term.noise for term in self.edges]
+        return sum((noises[index] for index in self.terms(graph, assignment)), 0.0)
 
     def terms(
         self, graph: Graph, assignment: Assignment, wired: Collection[tuple[str, str]] = frozenset()
@@ -129,7 +115,7 @@ class Alone:
 
     block: str
     precision: str
-    error: float
+    error: NonNegative
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +123,7 @@ class Subset:
     """One measured subset: its assignment, its error, and the error predicted by a fit without it."""
 
     assignment: dict[str, str]
-    error: float
+    error: NonNegative
     predicted: float
 
 
@@ -158,30 +144,24 @@ class ErrorModel:
     scheme: Scheme
     metric: Metric
     outputs: tuple[OutputModel, ...]
-    upper_log: float
-    confidence: float
-    samples: int
-    evaluations: int
+    upper_log: Annotated[float, msgspec.Meta(ge=0.0, le=50.0)]
+    confidence: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)]
+    samples: Count
+    evaluations: Annotated[int, msgspec.Meta(ge=0)]
     alone: tuple[Alone, ...]
     subsets: tuple[Subset, ...]
-    upper_add: float = 0.0
-    steps: tuple[tuple[float, float], ...] = ()
+    upper_add: NonNegative = 0.0
+    steps: tuple[tuple[NonNegative, NonNegative], ...] = ()
     notes: tuple[str, ...] = ()
     parts: tuple[PartLoss, ...] = ()
     study: str = ""
 
     def check(self) -> None:
         """Raises ValueError for a model that no study can give."""
-        require(0.0 <= self.upper_log <= _LARGEST_UPPER, f"upper_log must be from 0 to {_LARGEST_UPPER:g}")
-        require(self.upper_add >= 0.0, "upper_add must not be negative")
-        require(0.0 < self.confidence < 1.0, "confidence must lie between 0 and 1")
-        require(self.samples >= 1 and self.evaluations >= 0, "samples or evaluations are out of range")
-        errors = [single.error for single in self.alone] + [subset.error for subset in self.subsets]
-        require(min(errors, default=0.0) >= 0.0, "an error must not be negative")
         rises = all(
             low <= high for knot, following in pairwise(self.steps) for low, high in zip(knot, following, strict=True)
         )
-        require(rises and all(min(knot) >= 0.0 for knot in self.steps), "steps must rise from 0")
+        require(rises, "steps must rise")
         require(self.metric.smooth or len(self.steps) > 0, "no steps")
         names = [model.output for model in self.outputs]
         require(len(set(names)) == len(names), "an output has two models")

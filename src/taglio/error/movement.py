@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 
 from taglio.data.dataset import one_of_each
-from taglio.error.parts import Parts, alike, labelled, reduced, whole
+from taglio.error.parts import OutputParts, alike, labelled, reduced, whole
 from taglio.error.ranking import ranked_outputs
 from taglio.errors import TaglioError
 from taglio.model.captures import writers
@@ -42,7 +42,7 @@ Values = Mapping[str, np.ndarray]
 _ByShape = dict[tuple[int, ...], np.ndarray]
 
 
-def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
+def find_parts(model: Model, samples: Sequence[Values]) -> OutputParts:
     """The parts of the outputs of `model`, found from its graph and the shapes of `samples`."""
     try:
         movement = _Movement(model)

@@ -18,7 +18,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class OutputParts:
     """The parts of all outputs, in the order of the outputs; each value is in exactly one part.
 
     `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
@@ -61,13 +61,13 @@ class Parts:
         return slices if slices is not None else np.flatnonzero(np.broadcast_to(labels, shape) == label)
 
 
-def whole(outputs: Sequence[str]) -> Parts:
+def whole(outputs: Sequence[str]) -> OutputParts:
     """Parts in which every output is one part."""
-    return Parts(tuple(outputs), tuple(Part(index, name) for index, name in enumerate(outputs)))
+    return OutputParts(tuple(outputs), tuple(Part(index, name) for index, name in enumerate(outputs)))
 
 
-def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Sequence[str]) -> Parts:
-    """Parts by `labels` (as in `Parts`), places in `sources`, which are the tensors that the values come from. An
+def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Sequence[str]) -> OutputParts:
+    """Parts by `labels` (as in `OutputParts`), places in `sources`, which are the tensors that the values come from. An
     output with fewer than two labels is one part."""
     parts: list[Part] = []
     kept: dict[int, Labels] = {}
@@ -81,7 +81,7 @@ def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Sequ
         for label in own:
             names.append(_named(name, label, kept[output], f"from {sources[label]}", names))
             parts.append(Part(output, names[-1], label))
-    return Parts(tuple(outputs), tuple(parts), kept)
+    return OutputParts(tuple(outputs), tuple(parts), kept)
 
 
 def reduced(labels: np.ndarray) -> np.ndarray:

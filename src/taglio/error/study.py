@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from taglio.error.combine import Measured, fit_outputs
-from taglio.error.measure import ErrorMeter, Reading
+from taglio.error.measure import ErrorMeter, ErrorReading
 from taglio.error.terms import design
 from taglio.model.graph import Graph
 from taglio.progress import Progress, reported
@@ -40,7 +40,17 @@ _LEAST_SAVED = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class StudyAim:
+    """What the error model is for: plans `near` a limit on the error (None: any), which save `saved_s` seconds by
+    (block, form) (None: as many as their FLOPs say). Subsets are drawn with `seed`."""
+
+    near: float | None = None
+    saved_s: Mapping[tuple[str, str], float] | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StudyBudget:
     """How much to measure: seconds for the whole stage, and subsets within it.
 
     Blocks alone are always measured, one evaluation each, unless that takes more than `alone_s` seconds: then several
@@ -64,18 +74,11 @@ def measure(
     graph: Graph,
     precisions: Sequence[Precision],
     meter: ErrorMeter,
-    budget: Budget,
-    *,
-    near: float | None = None,
-    saved_s: Mapping[tuple[str, str], float] | None = None,
-    seed: int = 0,
+    budget: StudyBudget,
+    aim: StudyAim,
     progress: Progress | None = None,
 ) -> Measured:
-    """The measurements that the fit needs, within the budget.
-
-    The model should be accurate `near` a limit on the error (None: anywhere). `saved_s` are the seconds saved by
-    (block, form) (None: estimated by FLOPs).
-    """
+    """The measurements that the fit needs, within the budget."""
     columns = design(graph, precisions)
     forms = {precision.name: precision for precision in precisions}
     main: dict[str, Precision] = {}  # int8, or the only form of a block
@@ -85,7 +88,7 @@ def measure(
     names = list(main)
     start = time.perf_counter()
     singles: list[dict[str, Precision]] = []
-    readings: list[Reading] = []
+    readings: list[ErrorReading] = []
     group = 1
 
     def alone(wanted: Sequence[dict[str, Precision]], what: str) -> None:
@@ -108,34 +111,34 @@ def measure(
     if each_s * len(other_forms) < _FORMS_SHARE * budget.seconds:
         alone(other_forms, "each other form alone")
     wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
-    flows_alone: dict[str, Reading] = {}
+    flows_alone: dict[str, ErrorReading] = {}
     if group == 1 and each_s * len(wires) < _FLOWS_SHARE * budget.seconds:
         flows_alone = {flow: meter.read({}, [flow]) for flow in reported(wires, "each tensor alone", progress)}
     left = budget.seconds - (time.perf_counter() - start)
     count = budget.subsets(left, each_s)
     subsets: list[Assignment] = []
-    subset_readings: list[Reading] = []
+    subset_readings: list[ErrorReading] = []
 
     def together(wanted: Sequence[Assignment], what: str) -> Measured:
         for subset in reported(wanted, what, progress):
             subset_readings.append(meter.read(subset, sketch=False))
             subsets.append(subset)
         return Measured(
-            columns, tuple(precisions), singles, readings, flows_alone, [*subsets], [*subset_readings], near=near
+            columns, tuple(precisions), singles, readings, flows_alone, [*subsets], [*subset_readings], near=aim.near
         )
 
-    share = _PICKED_SHARE if near is None else _PICKED_NEAR
-    drawn = random_subsets(graph, precisions, count - int(share * count), seed)
+    share = _PICKED_SHARE if aim.near is None else _PICKED_NEAR
+    drawn = random_subsets(graph, precisions, count - int(share * count), aim.seed)
     measured = together(drawn, "random subsets")
     if drawn:
-        picks = picked_subsets(graph, measured, count - len(drawn), seed, saved_s)
+        picks = picked_subsets(graph, measured, count - len(drawn), aim)
         measured = together(picks, "subsets as a planner picks them")
     return replace(measured, picked=len(subsets) - len(drawn))
 
 
 def _in_bfloat16(
     names: Sequence[str], meter: ErrorMeter, seconds: float, progress: Progress | None
-) -> tuple[list[dict[str, Precision]], list[Reading]]:
+) -> tuple[list[dict[str, Precision]], list[ErrorReading]]:
     """Blocks in bfloat16 with their readings. Its errors are small, and few blocks have most of them: so neighbours are
     measured together for half of the time, then halves of the group with the largest error for the rest."""
     start = time.perf_counter()
@@ -159,16 +162,14 @@ def _in_bfloat16(
     return [dict.fromkeys(group, BFLOAT16) for group in groups], readings
 
 
-def picked_subsets(
-    graph: Graph, measured: Measured, count: int, seed: int, saved_s: Mapping[tuple[str, str], float] | None = None
-) -> list[dict[str, Precision]]:
+def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) -> list[dict[str, Precision]]:
     """Unmeasured subsets that a planner would pick by what is `measured` so far.
 
-    Each has a random limit, near `measured.near` if there is one, and random savings per block and form, drawn around
-    `saved_s` or FLOPs. Forms are given to blocks in order of noise per saving, least first, while the predicted error
-    keeps the limit; a block keeps the first that it gets.
+    Each has a random limit, near `aim.near` if there is one, and random savings per block and form, drawn around
+    `aim.saved_s` or FLOPs. Forms are given to blocks in order of noise per saving, least first, while the predicted
+    error keeps the limit; a block keeps the first that it gets.
     """
-    rng = random.Random(seed + 2)
+    rng = random.Random(aim.seed + 2)
     before = {_key(subset) for subset in measured.subsets}
     forms = {
         precision.name: precision
@@ -196,16 +197,16 @@ def picked_subsets(
 
     largest = predicted({block.name: form for block, form in choices if form is whole}) if len(worst) else 0.0
     worth = np.array([block.flops + 1.0 for block, _ in choices])
-    if saved_s is not None:
-        least = max(saved_s.values(), default=0.0) * _LEAST_SAVED or 1.0
-        worth = np.array([max(saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
+    if aim.saved_s is not None:
+        least = max(aim.saved_s.values(), default=0.0) * _LEAST_SAVED or 1.0
+        worth = np.array([max(aim.saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
     picked: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
     for _ in range(4 * count if largest > 0.0 else 0):
         if len(picked) == count:
             break
         low, high = 0.05 * largest, 0.95 * largest
-        if measured.near is not None and measured.near < high:
-            low, high = measured.near / _NEAR, min(high, measured.near * _NEAR)
+        if aim.near is not None and aim.near < high:
+            low, high = aim.near / _NEAR, min(high, aim.near * _NEAR)
         bound = math.exp(rng.uniform(math.log(low), math.log(high)))
         saved = [rng.lognormvariate(0.0, 1.0) * saving for saving in worth]
         order = np.argsort(worst / saved, kind="stable").tolist()

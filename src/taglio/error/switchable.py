@@ -21,7 +21,6 @@ from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
 from taglio.model.derived import add_flags, empty_like
 from taglio.model.graph import Block, Graph
-from taglio.model.load import Model
 from taglio.quantize.keep_float import MICROSOFT
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
@@ -37,7 +36,7 @@ _SHARED_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class FormSwitch:
     """One flag: `block` in `precision`."""
 
     block: str
@@ -49,31 +48,28 @@ class Switchable:
 
     def __init__(
         self,
-        model: Model,
         graph: Graph,
         builder: QdqBuilder,
         precisions: Sequence[Precision],
         options: SessionOptions,
         *,
         wires: Mapping[str, Scheme] | None = None,
-        blocks: Collection[str] | None = None,
     ) -> None:
         """`precisions` may include several int8 variants, with distinct names. `wires` maps tensors that can travel as
-        int8, whatever the forms of their producers and readers, to their schemes. `blocks` are those that can be
-        switched (None: all)."""
+        int8, whatever the forms of their producers and readers, to their schemes."""
         self.switches = tuple(
-            Switch(block.name, precision)
+            FormSwitch(block.name, precision)
             for block in graph.blocks
             for precision in precisions
-            if precision.form != "float" and precision.fits(block) and (blocks is None or block.name in blocks)
+            if precision.form != "float" and precision.fits(block)
         )
         self.wires = wires or {}
         self._index = {(switch.block, switch.precision.name): i for i, switch in enumerate(self.switches)}
         self._wire_index = {tensor: i for i, tensor in enumerate(self.wires, len(self.switches))}
         self._producer = {tensor.name: tensor.producer for tensor in graph.tensors}
-        self._outputs = model.outputs
+        self._outputs = builder.model.outputs
         self._fed = {name: _fed_name(name, self._wire_index) for name in graph.inputs}
-        proto = switchable_graph(model, graph, builder, self.switches, self.wires)
+        proto = switchable_graph(graph, builder, self.switches, self.wires)
         self._session = open_session(proto, options, label="the switchable graph")
 
     @property
@@ -123,9 +119,10 @@ def quantizable_flows(graph: Graph) -> tuple[str, ...]:
 
 
 def switchable_graph(
-    model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch], wires: Mapping[str, Scheme]
+    graph: Graph, builder: QdqBuilder, switches: Sequence[FormSwitch], wires: Mapping[str, Scheme]
 ) -> onnx.ModelProto:
     """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch and wire."""
+    model = builder.model
     nodes = model.nodes()
     initializers = model.initializers()
     by_block: dict[str, list[int]] = {}

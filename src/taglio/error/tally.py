@@ -12,7 +12,7 @@ from taglio.error.compared import as_array, comparable, resized, unequal, union
 from taglio.error.information import Watch
 from taglio.error.judge import Judge, fewest_samples, judge_of
 from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, Bound, Metric
-from taglio.error.parts import Parts, whole
+from taglio.error.parts import OutputParts, whole
 from taglio.error.upper_end import mean_end, standard_error
 
 Outputs = Sequence[np.ndarray]
@@ -59,11 +59,11 @@ class Tally:
     """
 
     def __init__(
-        self, parts: Parts | Sequence[str], metric: Metric | Measure | None = None, *, watched: bool = False
+        self, parts: OutputParts | Sequence[str], metric: Metric | Measure | None = None, *, watched: bool = False
     ) -> None:
         """`parts` are those of the outputs, or the outputs' names, each then one part. `metric` is relative L2 if None.
         `watched` keeps the values that `lost` needs. Samples must be added in the order that the judges expect."""
-        self._parts = parts if isinstance(parts, Parts) else whole(parts)
+        self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
         metric = metric or RELATIVE
         measure = metric if isinstance(metric, Measure) else Measure(metric, judge_of(metric, self._parts.outputs))
         self._metric, self._judge, self._others = measure.metric, measure.judge, measure.others
@@ -160,10 +160,6 @@ class Tally:
         usable = (norms > 0.0) & np.isfinite(l2) & np.isfinite(sketches).all(axis=1)
         scale = np.divide(l2, norms, out=np.zeros_like(l2), where=usable)
         return np.asarray(np.where(usable[:, None], sketches, 0.0) * scale[:, None])
-
-    def by_sample(self) -> np.ndarray:
-        """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for parts that are not float."""
-        return np.where(self._exact, 0.0, np.array(self._rows)[:, :2].transpose(1, 0, 2))
 
     def spread(self) -> float:
         """The `standard_error` of the worst part, which is 0 if no part changed or one became NaN or infinite."""
@@ -341,7 +337,7 @@ class Reference:
 
     samples: Sequence[Mapping[str, np.ndarray]]
     answers: Sequence[Outputs]
-    parts: Parts
+    parts: OutputParts
 
     def first(self, count: int) -> "Reference":
         """At most `count` of the inputs."""

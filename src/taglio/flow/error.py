@@ -2,14 +2,12 @@
 
 import hashlib
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from math import log
 from pathlib import Path
 
 from taglio import artifact
-from taglio.data.dataset import Dataset
 from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
 from taglio.error.compared import as_array
@@ -23,28 +21,24 @@ from taglio.error.doubts import (
     not_float,
     saturating_sums,
     sizes_measured,
-    too_few_inputs,
     unlike_calibration,
     values_fed,
 )
 from taglio.error.judge import TaskJudge, fewest_samples
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import Budget, measure
+from taglio.error.study import StudyAim, StudyBudget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, plural
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import ERROR, OUTCOME, read_error
-from taglio.memory import make_room
 from taglio.model.captures import readers
 from taglio.model.pixels import pixel_scaling
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
-from taglio.quantize.ranges import calibrate
-from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, PROVIDERS
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
@@ -58,8 +52,8 @@ _FEW_INPUTS, _FEW_SHARE = 4, 0.25
 # As many inputs are studied as all evaluations in this share of the time for blocks alone allow: the error on a few
 # inputs may be several times smaller than on others.
 _CHEAP_SHARE = 0.1
-# Held-out inputs whose ranges are compared with the calibrated ones, unless they take longer than _RANGES_S.
-_RANGE_INPUTS, _RANGES_S = 4, 8.0
+# Seconds for running a few inputs where errors are not studied.
+_FEW_INPUTS_S = 8.0
 # An evaluation takes as long as the fastest of a few, of which the first is slower, or the first if two take longer.
 _READS, _READS_S = 4, 8.0
 
@@ -93,7 +87,7 @@ def error_model(
     work = work.telling(progress).at(effort).settled(scheme)
     study = _study(work, profile, provider, near, confidence)
     switchable = work.switchable(scheme, provider)
-    budget = Budget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
+    budget = StudyBudget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     count = affordable_inputs(work, switchable, budget)
     # An earlier run on a busy machine may have studied fewer inputs, and a user's function may have changed.
     usable = reuse is not None and reuse.samples >= min(_LEAST_INPUTS, count) and not reuse.metric.own
@@ -101,16 +95,9 @@ def error_model(
         return reuse
     meter = work.meter(switchable, count)
     times = profile.block_times()
-    measured = measure(
-        work.graph,
-        precisions(scheme),
-        meter,
-        budget,
-        near=near if meter.metric.smooth and near else None,
-        saved_s={(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()},
-        seed=work.setup.seed,
-        progress=work.progress,
-    )
+    saved_s = {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
+    aim = StudyAim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
+    measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
     where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
@@ -119,7 +106,7 @@ def error_model(
     elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
-    lines += (*doubts(work, scheme, meter, everything), *((saturation,) if saturation else ()))
+    lines += (*doubts(work, meter, everything), *((saturation,) if saturation else ()))
     return replace(result, notes=lines, parts=everything.parts(), study=study)
 
 
@@ -157,7 +144,7 @@ def refuse_constant_outputs(work: Work) -> None:
     """Raises BadData if no change of an output can be measured: all of float are zero, or the same for different
     inputs."""
     count = len(set(work.digests[1][:_LEAST_INPUTS]))
-    answers = work.float_answers(work.within(_RANGES_S).runs(_LEAST_INPUTS, min(2, count)))
+    answers = work.float_answers(work.within(_FEW_INPUTS_S).runs(_LEAST_INPUTS, min(2, count)))
     stored = work.model.initializers()
     computed = [index for index, name in enumerate(work.outputs) if name not in stored]
     values = [[as_array(answer[index]) for index in computed] for answer in answers]
@@ -174,7 +161,7 @@ def refuse_constant_outputs(work: Work) -> None:
         )
 
 
-def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
+def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -> int:
     """How many held-out inputs the study can afford to measure on: more for short outputs and for metrics that move in
     steps of one input, while time allows; all of them where that takes hardly any time."""
     meter = ErrorMeter(switchable, work.typical[:1], work.parts)
@@ -194,9 +181,8 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     return min(len(work.data.held_out.samples), max(fewest_samples(metric), min(wanted, affordable), cheap))
 
 
-def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
+def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
     """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
-    squares, references = everything.by_sample()
     outputs, batch = work.model.outputs, batch_size(work.inputs, work.typical[0])
     read, stored = readers(work.model.proto.graph.node), work.model.initializers()
     both, graph = (work.data.calibration.samples, work.data.held_out.samples), work.model.proto.graph
@@ -210,11 +196,10 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         sizes_measured(work.inputs, work.data.held_out.samples),
         not_float(everything),
         no_numbers(meter.references, outputs),
-        too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
         coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
-        unlike_calibration(work.ranges(scheme).low_high, _held_out_ranges(work), work.graph),
+        unlike_calibration(work.ranges().low_high, work.data.held_out.samples),
         constant_outputs(
             [[answer[i] for i in computed] for answer in meter.references], [outputs[i] for i in computed]
         ),
@@ -226,12 +211,5 @@ def doubts_without_study(work: Work, profile: Profile) -> tuple[str, ...]:
     """The same where errors were not studied, because no plan can be faster than float."""
     scheme = profile.scheme
     work = work.settled(scheme).in_place(NAME)
-    meter = work.meter(work.switchable(scheme), work.within(_RANGES_S).runs(_LEAST_INPUTS, 1))
-    return doubts(work, scheme, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))
-
-
-def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:
-    held_out = work.data.held_out
-    few: Dataset = replace(held_out, samples=held_out.samples[: work.within(_RANGES_S).runs(_RANGE_INPUTS)])
-    make_room(work.memory_bytes)
-    return calibrate(work.model, few, "minmax").low_high
+    meter = work.meter(work.switchable(scheme), work.within(_FEW_INPUTS_S).runs(_LEAST_INPUTS, 1))
+    return doubts(work, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))

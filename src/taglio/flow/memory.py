@@ -15,7 +15,7 @@ from taglio.errors import BadOption
 from taglio.memory import size_text, used_bytes
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.profile.measure import MIXES
+from taglio.profile.effort import MIXES
 from taglio.weights import listed_bytes, weight_bytes
 
 # Sessions timed side by side if memory allows: those of a profile.

@@ -1,13 +1,14 @@
 """The profile stage: choose a scheme, then measure seconds by block and form. Times nothing itself."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from taglio.arguments import number
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.screen import screen
 from taglio.flow.work import Work, require_own
-from taglio.profile.measure import MIXES
+from taglio.profile.effort import MIXES
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
 from taglio.progress import Progress
@@ -58,8 +59,8 @@ def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MI
 
 def profile_as(work: Work, scheme: Scheme, mixes: int = MIXES) -> Profile:
     """The profile under a scheme that was already chosen and tried, from at most so many random `mixes`."""
-    builder, effort = work.builder(scheme), work.within(work.budget.profile_s)
-    return measure(builder, work.graph, scheme, work.stopwatch, effort, seed=work.setup.seed, most_mixes=mixes)
+    effort = replace(work.within(work.budget.profile_s), mixes=mixes)
+    return measure(work.builder(scheme), work.graph, scheme, work.stopwatch, effort, seed=work.setup.seed)
 
 
 def read_scheme(scheme: str | Scheme) -> Scheme | None:

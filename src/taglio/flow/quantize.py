@@ -12,13 +12,11 @@ from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work
-from taglio.model.graph import match, select
+from taglio.model.select import match, select
 from taglio.progress import Progress
 from taglio.quantize.float16 import most_in_float16
-from taglio.quantize.float16_range import in_true_float16
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
-from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.processor import instructions, sums_saturate
@@ -58,15 +56,16 @@ def quantize(
         raise BadOption(f'{work.name}: `blocks` "{blocks}" matches no block: `taglio inspect` lists them')
     doubts: tuple[str, ...] = ()
     schemes: list[Scheme] = []
+    measured: onnx.ModelProto | None = None
     if method == "float16":
-        low_high = work.ranges(DEFAULT_SCHEME).low_high
-        proto, names, doubts = most_in_float16(work.model, work.graph, names, low_high)
+        converted = most_in_float16(work.model, work.graph, names, work.ranges().low_high)
+        proto, measured, names = converted.proto, converted.rounded, converted.blocks
+        doubts = ("the error is that of true float16: every float16 tensor is rounded to it", *converted.left)
     elif method == "static":
         assignment = _assignment(work, names, static, also)
         schemes = [*dict.fromkeys(precision.scheme for precision in assignment.values() if precision.scheme)]
         names = tuple(assignment)
-        ranges: dict[str, Ranges] = {scheme.calibration: work.ranges(scheme) for scheme in schemes}
-        proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
+        proto = QdqBuilder(work.model, work.graph, work.ranges()).build(assignment)
         doubts = tuple(filter(None, (saturating_sums(scheme, saturates) for scheme in schemes)))
     else:
         form = next(form for form in uncalibrated_forms(saturates).values() if form.name == method)
@@ -74,8 +73,8 @@ def quantize(
             names = [name for name in names if form.fits(work.graph.block(name))]
             if not names:
                 raise BadOption(f"{work.name}: no block can be {method}: use another `method`")
-        proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, form))
-    result = _judged(work, method, names, proto)
+        proto = QdqBuilder(work.model, work.graph).build(dict.fromkeys(names, form))
+    result = _judged(work, method, names, proto, measured or proto)
     return proto, replace(result, schemes=tuple(map(str, schemes)), notes=(*result.notes, *doubts))
 
 
@@ -96,14 +95,15 @@ def _assignment(work: Work, names: Sequence[str], form: Scheme, also: Sequence[s
     return assignment
 
 
-def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto) -> Quantized:
-    """What was written, with its error on held-out inputs."""
-    deployed, arithmetic = _as_computed(proto) if method == "float16" else (proto, "")
-    after = open_session(deployed, SessionOptions(1), label="the quantised model")
+def _judged(
+    work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto, measured: onnx.ModelProto
+) -> Quantized:
+    """What is written as `proto`, with the error of `measured` on held-out inputs."""
+    after = open_session(measured, SessionOptions(1), label="the quantised model")
     total, wanted = Tally(work.parts, watched=True), list(work.model.outputs)
     held_out = work.data.held_out
-    measured = part(held_out, covering_rows(held_out.samples)[:_MEASURED])
-    for sample, reference in zip(measured.samples, work.float_answers(data=measured), strict=True):
+    inputs = part(held_out, covering_rows(held_out.samples)[:_MEASURED])
+    for sample, reference in zip(inputs.samples, work.float_answers(data=inputs), strict=True):
         total.add(reference, run_session(after, wanted, sample, held_out.source))
     parts = total.parts()
     return Quantized(
@@ -114,17 +114,6 @@ def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProt
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
         error=max(part.loss for part in parts),
-        notes=tuple(filter(None, (*work.remarks, arithmetic))),
+        notes=work.remarks,
         parts=parts,
     )
-
-
-def _as_computed(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    """A float16 model with the rounding of true float16, and a line on how its error was measured."""
-    rounded = in_true_float16(proto)
-    if rounded is None:
-        return proto, (
-            "the error was measured in ONNX Runtime, which computes most of float16 in float32 here: on a processor "
-            "with float16 arithmetic it may be larger"
-        )
-    return rounded, "the error is that of true float16: tensors are rounded to it wherever the model writes one"

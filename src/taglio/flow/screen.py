@@ -27,7 +27,8 @@ from taglio.flow.work import Work
 from taglio.model.exact import saturating_products
 from taglio.model.graph import Graph
 from taglio.profile.attribution import Attribution, Attributor
-from taglio.profile.measure import FLOAT_RUN, MIXES, of_pure_forms, pure_assignments
+from taglio.profile.effort import MIXES
+from taglio.profile.measure import FLOAT_RUN, of_pure_forms, pure_assignments
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Timed
 from taglio.progress import reported

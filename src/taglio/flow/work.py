@@ -23,7 +23,7 @@ from taglio.error.judge import judge_of
 from taglio.error.loss import RELATIVE_L2, Bound, Metric, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.movement import find_parts
-from taglio.error.parts import Parts
+from taglio.error.parts import OutputParts
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption, plural
@@ -42,7 +42,7 @@ from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
-from taglio.quantize.scheme import Calibration, Scheme
+from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import (
     CUDA,
@@ -292,7 +292,7 @@ class Work:
         return written
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> OutputParts:
         """The parts of the outputs, each measured separately."""
         held_out = self.data.held_out
         return self.kept.once(("parts", held_out.sha256), lambda: find_parts(self.model, held_out.samples))
@@ -394,10 +394,8 @@ class Work:
 
     def builder(self, scheme: Scheme) -> QdqBuilder:
         """The builder of quantised models under `scheme`, for the place of the set-up."""
-        ranges = self.ranges(scheme)
-        builder: QdqBuilder = self.kept.once(
-            ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibration: ranges})
-        )
+        ranges = self.ranges()
+        builder: QdqBuilder = self.kept.once(("builder", scheme), lambda: QdqBuilder(self.model, self.graph, ranges))
         return builder.fusing() if self._fuses else builder
 
     @property
@@ -416,7 +414,7 @@ class Work:
         make_room(self.memory_bytes)
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
         builder, forms = self.builder(scheme), precisions(scheme)
-        result = self.lab.switchable(self.model, self.graph, builder, forms, options, wires=wires)
+        result = self.lab.switchable(self.graph, builder, forms, options, wires=wires)
         if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
             raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
         return result
@@ -431,18 +429,17 @@ class Work:
     def unusable(self, scheme: Scheme, *, thorough: bool = True) -> dict[str, str]:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
         options = replace(self.setup.options(), spinning=False)
-        feed, builder, ranges = self.data.calibration.samples[0], self.builder(scheme), self.ranges(scheme)
+        feed, builder = self.data.calibration.samples[0], self.builder(scheme)
         make_room(self.memory_bytes)
-        return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
+        return unusable(self.graph, builder, scheme, feed, options, thorough=thorough)
 
-    def ranges(self, scheme: Scheme) -> Ranges:
-        """The calibration of `scheme`."""
-        return self.kept.once(("ranges", scheme.calibration), lambda: self._calibrated(scheme.calibration))
+    def ranges(self) -> Ranges:
+        """The ranges of activations over the calibration inputs."""
+        return self.kept.once(("ranges", ""), self._calibrated)
 
-    def _calibrated(self, method: Calibration) -> Ranges:
+    def _calibrated(self) -> Ranges:
         make_room(self.memory_bytes)
-        data = self.data.calibration
-        return calibrate(self.model, data, method, self.progress, room_bytes=self.outputs_bytes)
+        return calibrate(self.model, self.data.calibration, self.progress)
 
 
 def require_own(work: Any, **made: Any) -> None:

@@ -57,17 +57,17 @@ class Floats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results about a model that later stages reuse: calibrations by `Scheme.calibration`, by scheme the blocks that
-    cannot be int8, with the reasons; for calibration data `data_sha256`."""
+    """Results about a model that later stages reuse: the calibrated ranges (None: not calibrated), and by scheme the
+    blocks that cannot be int8, with the reasons; for calibration data `data_sha256`."""
 
     data_sha256: str
-    ranges: dict[str, Ranges]
+    ranges: Ranges | None
     floats: dict[Scheme, dict[str, str]]
 
 
 def found(work: Work) -> Found:
     """The results about a model so far."""
-    return Found(work.data.calibration.sha256, work.kept.all("ranges"), work.kept.all("floats"))
+    return Found(work.data.calibration.sha256, work.kept.all("ranges").get(""), work.kept.all("floats"))
 
 
 def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph, known: Found) -> None:
@@ -82,8 +82,8 @@ def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, gra
 
 def keep_found(folder: Path, sha256: str, known: Found) -> None:
     """Store results about the model."""
-    for name, ranges in known.ranges.items():
-        artifact.save(folder / f"{RANGES}-{name}.json", RANGES, sha256, ranges)
+    if known.ranges is not None:
+        artifact.save(folder / f"{RANGES}.json", RANGES, sha256, known.ranges)
     for scheme, reasons in known.floats.items():
         floats = Floats(known.data_sha256, version(), reasons, scheme)
         artifact.save(folder / f"{FLOATS}-{scheme}.json", FLOATS, sha256, floats)
@@ -91,13 +91,11 @@ def keep_found(folder: Path, sha256: str, known: Found) -> None:
 
 def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
     """The results stored by `keep_found`, if they are for this calibration data ("": any) and this ONNX Runtime."""
-    ranges: dict[str, Ranges] = {}
     floats: dict[Scheme, dict[str, str]] = {}
-    for path in sorted(folder.glob(f"{RANGES}-*.json")):
-        known = _known(path, RANGES, Ranges, sha256)
-        if known is not None and known.data_sha256 == (data_sha256 or known.data_sha256):
-            ranges[path.stem.removeprefix(f"{RANGES}-")] = known
-            data_sha256 = data_sha256 or known.data_sha256
+    ranges = _known(folder / f"{RANGES}.json", RANGES, Ranges, sha256)
+    if ranges is not None:
+        data_sha256 = data_sha256 or ranges.data_sha256
+        ranges = ranges if ranges.data_sha256 == data_sha256 else None
     for path in sorted(folder.glob(f"{FLOATS}-*.json")):
         each = _known(path, FLOATS, Floats, sha256)
         if each is not None and (each.data_sha256, each.version) == (data_sha256, version()):
@@ -128,8 +126,8 @@ def reopen(folder: Path) -> Work:
         raise
     artifact.load(path, SETUP, Setup, model_sha256=work.model.sha256)
     known = read_found(folder, work.model.sha256, work.data.calibration.sha256)
-    for name, ranges in known.ranges.items():
-        work.kept.put(("ranges", name), ranges)
+    if known.ranges is not None:
+        work.kept.put(("ranges", ""), known.ranges)
     for scheme, reasons in known.floats.items():
         work.kept.put(("floats", scheme), reasons)
     return work

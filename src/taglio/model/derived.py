@@ -51,6 +51,22 @@ def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     return empty
 
 
+def with_nodes(
+    proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], constants: Iterable[TensorProto]
+) -> onnx.ModelProto:
+    """A model with the inputs, outputs and recorded tensors of `proto` and the operators `nodes`, with the initialisers
+    of `proto` that they read or that are outputs, and `constants`."""
+    other = empty_like(proto, proto.graph.name)
+    other.graph.node.extend(nodes)
+    for field in ("input", "output", "value_info"):
+        getattr(other.graph, field).extend(getattr(proto.graph, field))
+    used = {name for node in other.graph.node for name in node_inputs(node)}
+    used |= {value.name for value in proto.graph.output}
+    other.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in used)
+    other.graph.initializer.extend(constants)
+    return other
+
+
 def add_flags(graph: onnx.GraphProto, name: str, count: int) -> list[str]:
     """Add, in place, an input `name` of `count` bools, unless that is 0; returns the name of each of them."""
     flags = [f"{name}/{index}" for index in range(count)]

@@ -22,7 +22,7 @@ from taglio.errors import one_line
 from taglio.model.captures import operators
 from taglio.model.inputs import Feed
 from taglio.model.operators import RANDOM
-from taglio.model.same import difference
+from taglio.runtimes.difference import difference
 
 # The relative L2 distance that another order of sums explains, and one that batches of the same size do not reach.
 _REORDERED, _UNMOVED = 1e-3, 1e-6

@@ -4,12 +4,10 @@ import contextlib
 import re
 import time
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import onnx
 from onnxruntime import InferenceSession
 
@@ -20,6 +18,7 @@ from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
 from taglio.model.operators import RANDOM
 from taglio.model.written import open_exact
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 # Rewrites reorder float sums; a larger relative distance means that the simplified model is a different model.
@@ -134,33 +133,3 @@ class OriginalAnswers:
 
 def _answers_at_random(node: onnx.NodeProto) -> bool:
     return node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
-
-
-def difference(left: Any, right: Any) -> float:
-    """Relative L2 distance of two float outputs, leaving out infinities and NaN that both have in the same places; for
-    other types the share of values that differ. A sequence counts by its worst member. Infinite if lengths, shapes,
-    types, infinities or NaN differ."""
-    if isinstance(left, (list, tuple)):
-        if not isinstance(right, (list, tuple)) or len(left) != len(right):
-            return inf
-        return max((difference(a, b) for a, b in zip(left, right, strict=True)), default=0.0)
-    if left is None or isinstance(left, dict):
-        return float(left != right)
-    a, b = np.asarray(left), np.asarray(right)
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return inf
-    if np.array_equal(a, b):  # most answers, and ten times as fast as what follows
-        return 0.0
-    if a.dtype.kind not in "fV" or a.dtype == object:
-        return float(np.mean(a != b)) if a.size else 0.0
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    finite = np.isfinite(a)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
-        return inf
-    return _norm(a[finite] - b[finite]) / max(_norm(a[finite]), 1e-30)
-
-
-def _norm(values: np.ndarray) -> float:
-    """The L2 norm. NumPy's own hands it to OpenBLAS, whose threads then spin for milliseconds: every answer of a
-    cluster is compared, and on half a core the next request waited for them four times as long as it ran."""
-    return float(np.sqrt(np.sum(np.square(values))))

@@ -26,7 +26,7 @@ from taglio.scratch import scratch
 
 # Suffixes that taglio adds to the names of tensors and blocks.
 _OURS = re.compile(
-    r"(int8|int32|float16|scale|zero_point|quantize|dequantize|dequantized|kept|keep|float|half|each|switch|else|wire|"
+    r"(int8|int32|float16|scale|zero_point|quantize|dequantize|dequantized|kept|keep|float|half|switch|else|wire|"
     r"unwired|pass|cast|dynamic)([-/].*)?$"
 )
 _RESERVED = ("taglio/", "wire/")

@@ -8,7 +8,8 @@ from math import inf, isclose
 
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
-from taglio.model.graph import Graph, match
+from taglio.model.graph import Graph
+from taglio.model.select import match
 from taglio.plan.check import PlanIsWrong, check
 from taglio.plan.formulate import formulate
 from taglio.plan.result import GAP, Interval, Limits, Plan, placements

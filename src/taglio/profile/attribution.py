@@ -21,7 +21,7 @@ _GLUE = frozenset({"QuantizeLinear", "DequantizeLinear", "ReorderInput", "Reorde
 _LAYOUT_MARKS = ("_nchwc", "/QuickGeluFusion/", "_nhwc", "_token_")
 # Conv + Add + Relu is the longest chain that ONNX Runtime fuses; gates add two.
 _FUSION_DEPTH = 8
-_MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept", "/each", "/quantize", "/dequantize")
+_MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept", "/quantize", "/dequantize")
 
 
 @dataclass(frozen=True, slots=True)

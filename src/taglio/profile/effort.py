@@ -7,6 +7,8 @@ from math import ceil
 from taglio.profile.refills import refills
 from taglio.profile.wall_time import STRETCH_S
 
+# Nine are enough for a 90 % interval: the largest of nine errors bounds a tenth.
+MIXES = 9
 # The minimum of rounds may take so many times the budget.
 _PATIENCE = 6.0
 # The first run of a session allocates memory, and in ONNX Runtime the second, too, which plans its memory by the first:
@@ -44,6 +46,8 @@ class Effort:
     One run takes `run_s` seconds, and the model has so many `operators`, which decide how long opening takes. Zero
     means that either is negligible.
 
+    Besides float and pure forms, a profile has at most `mixes` random mixes of forms.
+
     Models that are timed side by side have `minimum` to `maximum` rounds. The minimum may take `patience_s`, more than
     the budget. If it would take longer, the models are slow: they are timed once each, one after another, since
     allocation and scatter matter little in seconds.
@@ -54,6 +58,7 @@ class Effort:
     operators: int = 0
     minimum: int = 3
     maximum: int = 120
+    mixes: int = MIXES
 
     @property
     def patience_s(self) -> float:

@@ -135,11 +135,7 @@ def _block_times(runs: Sequence[MeasuredRun]) -> tuple[tuple[BlockTime, ...], di
             for flow_name in changed:
                 place = (run_name, flow_name)
                 surplus[place] = surplus.get(place, 0.0) + (seconds - base[key]) / len(changed)
-    times = []
-    for key, values in every.items():
-        spread = median(abs(value - base[key]) for value, _ in values)
-        times.append(BlockTime(*key, base[key], spread, len(values)))
-    return tuple(times), surplus
+    return tuple(BlockTime(*key, seconds) for key, seconds in base.items()), surplus
 
 
 def conformal_ratio(
@@ -277,7 +273,6 @@ def _glue(runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str,
                 base.get((flow.name, _INT8), 0.0),
                 cost(flow, _FLOAT),
                 cost(flow, _INT8),
-                sum(len(samples.get((flow.name, form), [])) for form in rates),
                 base.get((flow.name, _ANCHOR), 0.0) if shown else None,
                 cost(flow, _ANCHOR) if shown else None,
                 (conversion_s + conversion_rate * elements[flow.name]) * (tensors[flow.name].dtype == "float32"),

@@ -1,7 +1,7 @@
 """Profile a model by attribution: whole-model runs in float, in int8 and in random mixes. Decides nothing.
 
 Each mix is a whole quantised model, so fusion, layouts and caches are as in deployment; its kernels are then joined to
-blocks. Running each block alone would miss all three (see layerwise.py).
+blocks. Running each block alone would miss all three.
 """
 
 import random
@@ -18,7 +18,7 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
-from taglio.profile.effort import Effort
+from taglio.profile.effort import MIXES, Effort
 from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
@@ -31,8 +31,6 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.session import runtime_version
 
-# Nine are enough for a 90 % interval: the largest of nine errors bounds a tenth.
-MIXES = 9
 _FEWEST_MIXES = 3
 # The budget is for this many different runs; a model of one or two blocks has fewer, and its mixes repeat them.
 _DIFFERENT = MIXES + 2
@@ -59,14 +57,13 @@ def profile(
     effort: Effort,
     *,
     seed: int = 0,
-    most_mixes: int = MIXES,
 ) -> Profile:
     """The profile of the blocks of `graph` on this machine, from interleaved runs of float, all int8, all int8 anchors,
-    and up to `most_mixes` random mixes: fewer if the model is slow or takes long to open. Raises MeasurementFailed if
+    and up to `effort.mixes` random mixes: fewer if the model is slow or takes long to open. Raises MeasurementFailed if
     float or a pure form does not run, or most mixes do not."""
     choices = precisions(scheme, stopwatch.options.runtime)
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
-    count = max(_FEWEST_MIXES, min(most_mixes, MIXES, effort.models() - len(pure)))
+    count = max(_FEWEST_MIXES, min(effort.mixes, effort.models() - len(pure)))
     mixes = covering_mixes(graph, choices, count, seed)
     assignments: dict[str, Assignment] = {**pure, **mixes}
     distinct = {tuple((block, form.name) for block, form in mix.items()) for mix in assignments.values()}

@@ -17,9 +17,11 @@ a fifth of its time if its reader, in int8, needs the values in another order.
 
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
 
-from taglio.artifact import require
+import msgspec
+
+from taglio.artifact import NonNegative, require
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.busy import doubt
@@ -30,26 +32,26 @@ from taglio.quantize.scheme import Scheme
 
 # How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
 Written = Literal["float", "anchor", "int8"]
+# A fit may give negative seconds, but none beyond decades.
+FitSeconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockTime:
-    """Seconds of a block in one precision: the mean over `samples` whole-model runs, and their spread."""
+    """Seconds of a block in one precision: the mean over whole-model runs."""
 
     block: str
     precision: str
-    seconds: float
-    deviation_s: float
-    samples: int
+    seconds: FitSeconds
 
 
 @dataclass(frozen=True, slots=True)
 class Glue:
     """Seconds spent on a flow outside blocks, by the forms of its producer and readers (see the module's formula).
 
-    `measured` is the number of runs in which the flow changed type; at 0, costs are estimated from other flows by
-    seconds per element. The anchor fields are None if the producer has no such form or no run had it: then those of
-    float are used. `convert_s` is the cost of converting a tensor of the flow between float32 and bfloat16.
+    Costs of type changes that no run showed are estimated from other flows by seconds per element. The anchor fields
+    are None if the producer has no such form or no run had it: then those of float are used. `convert_s` is the cost
+    of converting a tensor of the flow between float32 and bfloat16.
     """
 
     flow: str
@@ -57,7 +59,6 @@ class Glue:
     int8_s: float
     quantize_s: float
     dequantize_s: float
-    measured: int
     anchor_float_s: float | None = None
     anchor_quantize_s: float | None = None
     convert_s: float = 0.0
@@ -90,7 +91,7 @@ class WholeRun:
     wall: WallTime
     attribution: Attribution
     mixed: bool
-    predicted_s: float
+    predicted_s: FitSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +105,16 @@ class Conditions:
     machine: Machine
     runtime: str
     runtime_version: str
-    threads: int
+    threads: Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
     spinning: bool
     optimization: str
-    waking_s: float = 0.0
+    waking_s: NonNegative = 0.0
     shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     others: float = 0.0
 
     def doubt(self) -> str | None:
         """One line if the machine was busy while the times were taken, or None."""
         return doubt(self.others)
-
-    def check(self) -> None:
-        """Raises ValueError for impossible conditions."""
-        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
-        require(0.0 <= self.waking_s < 1e6, "waking_s must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +131,8 @@ class Profile:
     precisions: tuple[Precision, ...]
     blocks: tuple[BlockTime, ...]
     glue: tuple[Glue, ...]
-    overhead_s: float
-    interval_ratio: float
+    overhead_s: FitSeconds
+    interval_ratio: Annotated[float, msgspec.Meta(ge=0.0, lt=1e6)]
     runs: tuple[WholeRun, ...]
 
     def check(self) -> None:
@@ -155,10 +151,6 @@ class Profile:
         unknown = sorted(used_precisions - set(names))
         require(not unknown, f"unknown precision {', '.join(unknown[:1])}")
         require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
-        seconds = (self.overhead_s, *(block_time.seconds for block_time in self.blocks))
-        require(all(abs(time_s) < 1e9 for time_s in seconds), "seconds are out of range")
-        require(all(abs(run.predicted_s) < 1e9 for run in self.runs), "predicted seconds are out of range")
-        require(0.0 <= self.interval_ratio < 1e6, "interval_ratio must not be negative")
 
     def misfit(self, graph: Graph) -> str:
         """Which block or flow the profile and `graph` do not share, or "" if the profile fits the graph."""
@@ -248,10 +240,7 @@ def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
 def scaled(profile: Profile, factor: float) -> Profile:
     """The profile with all times multiplied by `factor`: an assumption about another device."""
     glue = tuple(flow_glue.times(factor, factor) for flow_glue in profile.glue)
-    blocks = tuple(
-        replace(block_time, seconds=factor * block_time.seconds, deviation_s=factor * block_time.deviation_s)
-        for block_time in profile.blocks
-    )
+    blocks = tuple(replace(block_time, seconds=factor * block_time.seconds) for block_time in profile.blocks)
     conditions = replace(profile.conditions, waking_s=factor * profile.conditions.waking_s)
     return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s, conditions=conditions)
 

@@ -7,16 +7,19 @@ speed is what counts: if samples scatter, it is the median of the means of stret
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
-from taglio.artifact import require
+from taglio.artifact import Count, NonNegative
 
 # Runs scatter if their middle 80 % span this share of the median, or if the mean is half this share above the median.
 # A stretch is twice the default period of Linux's quotas, 0.1 s.
 _SCATTER = 0.2
 STRETCH_S = 0.2
-_LONGEST_S = 365 * 24 * 3600.0
+# More than zero, and less than a year.
+RunSeconds = Annotated[float, msgspec.Meta(gt=1e-12, lt=365 * 24 * 3600.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +28,12 @@ class WallTime:
     are means of stretches if runs scatter. `steady_s` is the sustained time: the median, or, if samples scatter and
     fill a stretch, the median of the means of stretches."""
 
-    median_s: float
-    deviation_s: float
-    p95_s: float
-    mean_s: float
-    runs: int
-    steady_s: float
+    median_s: RunSeconds
+    deviation_s: NonNegative
+    p95_s: RunSeconds
+    mean_s: RunSeconds
+    runs: Count
+    steady_s: RunSeconds
 
     def times(self, factor: float) -> "WallTime":
         """The same with all times multiplied by `factor`, for another speed of the machine."""
@@ -42,12 +45,6 @@ class WallTime:
             self.runs,
             self.steady_s * factor,
         )
-
-    def check(self) -> None:
-        """Raises ValueError for impossible times."""
-        seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
-        require(all(1e-12 < time_s < _LONGEST_S for time_s in seconds), "seconds must be above 0, and less than a year")
-        require(0.0 <= self.deviation_s < _LONGEST_S and self.runs >= 1, "the spread or the count is out of range")
 
 
 def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+from onnx import TensorProto, helper
 
 from taglio import weights
 from taglio.quantize.scheme import Scheme
@@ -14,10 +15,10 @@ from taglio.quantize.scheme import Scheme
 class Emitter:
     """The contents of one graph or subgraph.
 
-    `pairs` maps (tensor, activation key) to the name of the tensor dequantised by that pair. `written` maps a tensor to
-    the scheme in which its producer wrote it in int8, `named` to the key of its first pair. `wire` maps (tensor,
-    reading block) to the scheme in which a tensor travels to a float block; the block is "" for the caller. `store`
-    takes large constants.
+    `pairs` maps (tensor, activation key) to the name of the tensor dequantised by that pair, and (tensor, "cast") to a
+    tensor that a cast writes. `written` maps a tensor to the scheme in which its producer wrote it in int8, `named` to
+    the key of its first pair. `wire` maps (tensor, reading block) to the scheme in which a tensor travels to a float
+    block; the block is "" for the caller. `store` takes large constants.
     """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -33,3 +34,14 @@ class Emitter:
         if name not in self.initializers:
             self.initializers[name] = weights.constant(np.asanyarray(values), name, self.store)
         return name
+
+    def cast(self, source: str, name: str, kind: int) -> str:
+        """Write `source` to `name` as values of an ONNX type, once."""
+        if (name, "cast") not in self.pairs:
+            self.pairs[name, "cast"] = name
+            self.nodes.append(helper.make_node("Cast", [source], [name], name=f"{name}/cast", to=kind))
+        return name
+
+    def rounded(self, source: str, name: str, kind: int) -> str:
+        """Write `source`, rounded to an ONNX type of 16 bits, to `name` in float32, once."""
+        return self.cast(self.cast(source, f"{name}/low", kind), name, TensorProto.FLOAT)

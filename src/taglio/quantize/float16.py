@@ -1,172 +1,199 @@
-"""Convert blocks to float16 with ONNX Runtime's converter. Neither calibrates nor quantises.
+"""Convert blocks to float16. Neither calibrates nor quantises.
 
 The file is half as large, and so is what a link carries. On a CPU without float16 arithmetic ONNX Runtime computes most
-of it in float32, so it is not faster. The converter silently skips operators, and converts some that nobody asked for.
-Both are errors here: every operator of a block is looked up in the result, and no other may have changed.
+of it in float32. So it is not faster there, and its answers do not show what true float16 rounds or cannot hold. A
+second model, which is only measured, rounds in float32 operators wherever the first one writes float16.
+
+1. A block stays in float32 if a tensor that it reads, writes or holds as weights passes the largest float16.
+2. An operator is converted if its ONNX schema allows float16 for what it reads in float32, and ties to that all that it
+   writes in float32. Operators of other domains, and those that hold graphs of their own, stay as they are.
+3. Blocks that ONNX Runtime does not load in float16 stay in float32. Bisection finds them (trial.py).
 """
 
-import contextlib
-import logging
-import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
-from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+from onnx import TensorProto
 
 from taglio import weights
-from taglio.errors import BadModel, CannotQuantize, one_line, plural
-from taglio.model.captures import captured, node_inputs, rename_inputs
+from taglio.errors import BadModel, CannotQuantize, plural
+from taglio.model.captures import bodies, node_inputs
+from taglio.model.derived import with_nodes
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_types
-from taglio.model.simplify import drop_unused_initializers
-from taglio.quantize.casts import in_float16, tidy_casts
-from taglio.quantize.float16_range import beyond_float16
+from taglio.model.operators import standard
+from taglio.quantize.emitter import Emitter
+from taglio.quantize.trial import culprits
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+LARGEST = float(np.finfo(np.float16).max)
+_HALF = "tensor(float16)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Float16Model:
+    """A model with `blocks` in float16, `rounded` with the same rounding in float32 operators, and a line for each
+    reason (`left`) why other blocks stay in float32."""
+
+    proto: onnx.ModelProto
+    rounded: onnx.ModelProto
+    blocks: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 def most_in_float16(
     model: Model, graph: Graph, names: Sequence[str], low_high: Mapping[str, tuple[float, float]]
-) -> tuple[onnx.ModelProto, list[str], tuple[str, ...]]:
-    """The model with as many of the blocks `names` in float16 as it can be, those blocks, and a line for each reason
-    why others stay in float32.
-
-    `low_high` are the calibrated ranges of activations. If the converter refuses a block, all blocks of its kind stay.
-    Raises CannotQuantize if float16 cannot hold any block, or the converter refuses more than half of them.
-    """
+) -> Float16Model:
+    """The model with as many of the blocks `names` in float16 as rules 1 to 3 allow. `low_high` are the calibrated
+    ranges of activations. Raises CannotQuantize if no block can be float16."""
     beyond = beyond_float16(model, graph, names, low_high)
-    within = [name for name in names if name not in beyond]
-    if not within:
-        raise CannotQuantize(f"no block can be float16: {beyond[names[0]]}")
-    kinds = {name: graph.block(name).kind for name in names}
-    converted, left, refused = None, within, ""
-    while converted is None:
+    nodes, types = model.nodes(), _types(model, graph)
+    blocks = [graph.block(name) for name in names if name not in beyond]
+    able = [block for block in blocks if any(_ports(nodes[name], types, model.opset) for name in block.operators)]
+    without = {block.name: f"no operator of {block.name} has a float16 form" for block in blocks if block not in able}
+
+    def failure(some: Sequence[Block]) -> str:
         try:
-            converted = float16(model, graph, left)
-        except CannotQuantize as refusal:
-            refused = refused or str(refusal)
-            named = next((name for name in left if re.search(rf"blocks? {re.escape(name)}[: ]", str(refusal))), "")
-            left = [name for name in left if named and kinds[name] != kinds[named]]
-            if 2 * len(left) < len(within):
-                raise
-    reasons = ((len(beyond), next(iter(beyond.values()), "")), (len(within) - len(left), refused))
+            open_session(float16(model, graph, [block.name for block in some]), SessionOptions(1), label="float16")
+        except BadModel as error:
+            return str(error)
+        return ""
+
+    refused = culprits(able, failure) if able else {}
+    converted = tuple(block.name for block in able if block.name not in refused)
+    reasons = [[*why.values()] for why in (beyond, without, refused) if why]
+    if not converted:
+        raise CannotQuantize(f"no block can be float16: {reasons[0][0]}")
     every = plural(len(names), "block")
-    return converted, left, tuple(f"{count} of {every} left in float32: {why}" for count, why in reasons if count)
+    left = tuple(f"{len(lines)} of {every} left in float32: {lines[0]}" for lines in reasons)
+    proto, rounded = (float16(model, graph, converted, rounded=is_rounded) for is_rounded in (False, True))
+    return Float16Model(proto, rounded, converted, left)
 
 
-def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProto:
-    """`model` with `blocks` in float16; inputs, outputs, the other blocks and tensors between those stay float32.
-
-    Raises CannotQuantize for a block whose operators the converter keeps in float32, and for an If, Loop or Scan whose
-    body reads tensors from outside. Weights beyond the range of float16 become infinite: see `beyond_float16`.
-    """
-    chosen = [graph.block(name) for name in dict.fromkeys(blocks)]
-    model = _in_memory(model)
-    if not chosen:
-        return deepcopy(model.proto)
-    nodes = model.nodes()
-    block_of = {name: block for block in chosen for name in block.operators}
-    for name, block in block_of.items():
-        if nodes[name].op_type in DEFAULT_OP_BLOCK_LIST:
-            raise CannotQuantize(f"block {block.name}: the float16 converter keeps {nodes[name].op_type} in float32")
-        if captured(nodes[name]):
-            raise CannotQuantize(f"block {block.name}: float16 bodies cannot read the float32 tensors around them")
-    proto = _typed(_own_weights(model.proto, block_of), graph)
-    outputs = [*proto.graph.output]
-    written = {name for node in proto.graph.node for name in node.output}
-    # The converter would write an output that is an input or a constant a second time.
-    del proto.graph.output[:]
-    proto.graph.output.extend(output for output in outputs if output.name in written)
-    for node in proto.graph.node:  # it casts what a float32 operator reads, but not what its bodies do
-        node.input.extend(captured(node))
-    with _converting():
-        converted = convert_float_to_float16(
-            proto,
-            keep_io_types=True,
-            node_block_list=[node.name for node in proto.graph.node if node.name not in block_of],
-        )
-        converted = tidy_casts(converted, nodes)
-    for node in converted.graph.node:
-        if node.name in nodes and (names := captured(nodes[node.name])):
-            renamed = node.input[-len(names) :]
-            del node.input[-len(names) :]
-            rename_inputs(node, dict(zip(names, renamed, strict=True)))
-    del converted.graph.output[:]
-    converted.graph.output.extend(outputs)
-    _check_converted(block_of, in_float16(converted) - (in_float16(model.proto) - set(block_of)))
-    _check_loads(converted, chosen)
-    return converted
+def float16(model: Model, graph: Graph, blocks: Collection[str], *, rounded: bool = False) -> onnx.ModelProto:
+    """`model` with the operators of `blocks` that have a float16 form in float16; inputs, outputs and all else stay
+    float32. If `rounded`, operators stay float32, and what they would read or write in float16 is rounded to it."""
+    chosen = {operator for name in blocks for operator in graph.block(name).operators}
+    types, writer = _types(model, graph), _Writer(model, rounded=rounded)
+    for node in model.proto.graph.node:
+        ports = _ports(node, types, model.opset) if node.name in chosen else None
+        writer.add(node, *(ports or ((), ())))
+    return writer.finish()
 
 
-def _in_memory(model: Model) -> Model:
-    """The model with its weights in memory, where the converter expects them. Raises CannotQuantize if too large."""
-    proto = weights.in_memory(model.proto)
-    if weights.refers(proto):
-        raise CannotQuantize(
-            f"{model.name} has {weights.size_bytes(proto) / 1e9:.1f} GB of weights; ONNX Runtime's float16 converter "
-            "takes at most 2 GB: use the method static"
-        )
-    return replace(model, proto=proto)
+def beyond_float16(
+    model: Model, graph: Graph, blocks: Sequence[str], low_high: Mapping[str, tuple[float, float]]
+) -> dict[str, str]:
+    """The blocks that must stay in float32 by rule 1, each with the reason. `low_high` are the calibrated ranges of
+    activations."""
+    nodes, constants = model.nodes(), model.initializers()
+    reasons = {}
+    for name in blocks:
+        operators = [nodes[operator] for operator in graph.block(name).operators]
+        tensors = dict.fromkeys(tensor for node in operators for tensor in (*node.input, *node.output) if tensor)
+        for tensor in tensors:
+            largest = _largest(tensor, constants, low_high)
+            if largest > LARGEST:
+                reasons[name] = f"{tensor} reaches {largest:.3g}; float16 ends at {LARGEST:.0f}"
+                break
+    return reasons
 
 
-def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
-    """A copy in which none of `operators` shares a float constant with another operator: the converter keeps one form
-    per constant."""
-    copy = deepcopy(proto)
-    floats = {tensor.name: tensor for tensor in copy.graph.initializer if tensor.data_type == TensorProto.FLOAT}
-    uses = Counter(name for node in copy.graph.node for name in set(node_inputs(node)))
-    uses.update(value.name for value in copy.graph.output)
-    for node in copy.graph.node:
-        for index, name in enumerate(node.input):
-            if node.name in operators and name in floats and uses[name] > 1:
-                own = copy.graph.initializer.add()
-                own.CopyFrom(floats[name])
-                own.name = node.input[index] = f"{name}/{node.name}/{index}"
-    drop_unused_initializers(copy.graph)
-    return copy
+def _largest(name: str, constants: Mapping[str, TensorProto], low_high: Mapping[str, tuple[float, float]]) -> float:
+    """The largest magnitude of a tensor. Infinities stay infinite in float16, and count as 0."""
+    if name in low_high:
+        return max(-low_high[name][0], low_high[name][1])
+    if name not in constants or constants[name].data_type != TensorProto.FLOAT:
+        return 0.0
+    values = np.abs(weights.values(constants[name]))
+    return float(values[np.isfinite(values)].max(initial=0.0))
 
 
-def _typed(proto: onnx.ModelProto, graph: Graph) -> onnx.ModelProto:
-    """`proto`, with the float32 tensors between blocks declared where ONNX's inference does not know their type."""
-    types = tensor_types(proto)
-    tensors = graph.tensor_map()
-    missing = [name for name, tensor in tensors.items() if name not in types and tensor.dtype == "float32"]
-    proto.graph.value_info.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in missing)
-    return proto
+def _types(model: Model, graph: Graph) -> dict[str, int]:
+    """The element types of tensors, as far as the file or `graph` has them; UNDEFINED for other types than float32 that
+    only `graph` has."""
+    observed = {
+        tensor.name: TensorProto.FLOAT if tensor.dtype == "float32" else TensorProto.UNDEFINED
+        for tensor in graph.tensors
+    }
+    return observed | tensor_types(model.proto)
 
 
-def _check_converted(block_of: Mapping[str, Block], done: set[str]) -> None:
-    """Raises CannotQuantize if an operator of a block stayed float32, or another was converted."""
-    for name, block in block_of.items():
-        if name not in done:
-            raise CannotQuantize(f"block {block.name}: ONNX Runtime did not convert operator {name} to float16")
-    if extra := sorted(done - set(block_of)):
-        raise CannotQuantize(
-            f"float16: ONNX Runtime also converted {extra[0]} ({plural(len(extra), 'operator')} not requested)"
-        )
+def _ports(node: onnx.NodeProto, types: Mapping[str, int], opset: int) -> tuple[list[int], list[int]] | None:
+    """The indices of the inputs and outputs of an operator that become float16; None if it stays as it is (rule 2)."""
+    if not standard(node) or any(bodies(node)) or not onnx.defs.has(node.op_type, opset):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, opset)
+    allowed = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+    inputs, tied = list[int](), set[str]()
+    for index, name in enumerate(node.input):
+        kind = schema.inputs[min(index, len(schema.inputs) - 1)].type_str
+        if name and name not in types:
+            return None
+        if name and types[name] == TensorProto.FLOAT and _HALF in allowed.get(kind, ()):
+            inputs.append(index)
+            tied.add(kind)
+    outputs = list[int]()
+    for index, name in enumerate(node.output):
+        if name and schema.outputs[min(index, len(schema.outputs) - 1)].type_str in tied:
+            outputs.append(index)
+        elif name and types.get(name, TensorProto.FLOAT) == TensorProto.FLOAT:
+            return None
+    return (inputs, outputs) if inputs else None
 
 
-def _check_loads(proto: onnx.ModelProto, chosen: Sequence[Block]) -> None:
-    try:
-        open_session(proto, SessionOptions(threads=1), label="float16")
-    except BadModel as error:
-        names = ", ".join(block.name for block in chosen[:3]) + (", …" if len(chosen) > 3 else "")
-        raise CannotQuantize(f"blocks {names} ({len(chosen)} in all): {error}") from None
+class _Writer:
+    """Writes a model operator by operator. A tensor t is t/float16 in float16, and keeps its name in float32, if
+    something reads it so."""
 
+    def __init__(self, model: Model, *, rounded: bool) -> None:
+        self._model, self._rounded = model, rounded
+        self._initializers = model.initializers()
+        self._emitter = Emitter(store=model.store)
+        self._lower = set[str]()  # what operators write in float16
 
-@contextlib.contextmanager
-def _converting() -> Iterator[None]:
-    """Silence the advice that the converter logs: taglio has already prepared the model. Whatever it raises becomes a
-    CannotQuantize."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    except Exception as error:
-        raise CannotQuantize(f"ONNX Runtime's float16 converter fails on these blocks: {one_line(error)}") from None
-    finally:
-        logging.disable(level)
+    def add(self, node: onnx.NodeProto, inputs: Collection[int], outputs: Collection[int]) -> None:
+        """Append an operator whose `inputs` and `outputs` are float16."""
+        halves = {node.input[index] for index in inputs}
+        for name in node_inputs(node):
+            if name not in halves:
+                self._read_float32(name)
+        copy = deepcopy(node)
+        for index in inputs:
+            copy.input[index] = self._read(node.input[index])
+        for index in outputs:
+            copy.output[index] = f"{node.output[index]}/{'exact' if self._rounded else 'float16'}"
+        self._emitter.nodes.append(copy)
+        for name in (node.output[index] for index in outputs):
+            self._lower.add(name)
+            if self._rounded:
+                self._emitter.rounded(f"{name}/exact", name, TensorProto.FLOAT16)
+
+    def finish(self) -> onnx.ModelProto:
+        """The model of what was added."""
+        for name in self._model.outputs:
+            self._read_float32(name)
+        emitter = self._emitter
+        return with_nodes(self._model.proto, emitter.nodes, emitter.initializers.values())
+
+    def _read(self, name: str) -> str:
+        """The name under which an operator reads a tensor in float16."""
+        lower = f"{name}/float16"
+        if name in self._initializers:
+            with np.errstate(over="ignore"):  # infinities stay
+                values = weights.values(self._initializers[name]).astype(np.float16)
+            return self._emitter.constant(lower, values.astype(np.float32) if self._rounded else values)
+        if name in self._lower:
+            return name if self._rounded else lower
+        if self._rounded:
+            return self._emitter.rounded(name, lower, TensorProto.FLOAT16)
+        return self._emitter.cast(name, lower, TensorProto.FLOAT16)
+
+    def _read_float32(self, name: str) -> None:
+        """Write a tensor in float32 too, if it is written in float16 alone."""
+        if name in self._lower and not self._rounded:
+            self._emitter.cast(f"{name}/float16", name, TensorProto.FLOAT)

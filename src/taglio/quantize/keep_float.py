@@ -7,31 +7,25 @@ by the pair. All change the error, so these patterns are broken up in the file, 
 
 1. A Conv becomes ONNX Runtime's own FusedConv, without an activation: it runs the same kernels, and the pass ignores
    it. OpenVINO reads it too, but not the version in ONNX Runtime's OpenVINO provider.
-2. ConvTranspose and Gemm: the pass needs a DequantizeLinear with one scale, so the scale is repeated per channel. (This
-   works for Conv too, but per-channel DequantizeLinear was measured 45 % slower on large tensors.)
-3. Softmax, MatMul with the Add of its bias (which ONNX Runtime turns into a Gemm first), a single channel, or a
-   movement operator between (pairs are moved past Reshape, Transpose and the like): a one-input Max, which only copies,
-   is inserted behind the operator.
-4. A float output of the model that an int8 block reads through a movement operator (a key cache, transposed for an int8
+2. Behind ConvTranspose, Gemm, Softmax, and MatMul with the Add of its bias (which ONNX Runtime turns into a Gemm
+   first), a one-input Max is inserted, which only copies.
+3. A float output of the model that an int8 block reads through a movement operator (a key cache, transposed for an int8
    MatMul): ONNX Runtime would move the pair ahead of the movement and quantise the output too, so the same one-input
    Max is inserted before the movement.
-5. A MaxPool between a float operator and a QuantizeLinear: ONNX Runtime would move the pair ahead of it. The answers
+4. A MaxPool between a float operator and a QuantizeLinear: ONNX Runtime would move the pair ahead of it. The answers
    stay, but its int8 kernel is fast only in the channels-last layout of a QLinearConv before it, and took 30 times as
    long as in float: half the time of a ResNet with a float first convolution. A one-input Max is inserted behind it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from taglio import weights
 from taglio.model.captures import ahead, readers, writers
 from taglio.model.operators import MOVEMENT
 
 MICROSOFT = "com.microsoft"
-_EACH = "/each"
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _CLIPS = frozenset({"Relu", "Clip"})
 # ONNX Runtime moves pairs past movement operators, and drops operators that change nothing before it matches.
@@ -40,19 +34,11 @@ _CARRIERS = MOVEMENT | {"Cast", "Dropout"}
 _FOLDED = frozenset({"Shape", "Size"})
 
 
-def keep_float(
-    nodes: list[onnx.NodeProto],
-    initializers: dict[str, onnx.TensorProto],
-    shapes: Mapping[str, tuple[int, ...]],
-    own: Collection[str],
-    outputs: Collection[str],
-) -> None:
-    """Rewrite the patterns in place. `shapes` are the static shapes of the float model's tensors, `own` the names of
-    its operators: what stands between two of the model's own pairs is left alone. `outputs` are the file's."""
+def keep_float(nodes: list[onnx.NodeProto], own: Collection[str], outputs: Collection[str]) -> None:
+    """Rewrite the patterns in place. `own` are the names of the float model's operators: what stands between two of the
+    model's own pairs is left alone. `outputs` are the file's."""
     producer, consumers = writers(nodes), readers(node for node in nodes if node.op_type not in _FOLDED)
     before: dict[str, list[onnx.NodeProto]] = {}
-    behind: dict[str, list[onnx.NodeProto]] = {}
-    spread: dict[str, onnx.NodeProto | None] = {}
     for node in nodes:
         end = _with_bias(node, producer, consumers) if node.op_type == "MatMul" else node
         if end is None:
@@ -65,7 +51,7 @@ def keep_float(
             continue
         source = _dequantize_ahead(node, producer)
         path = _up_to_quantize(end.output[0], consumers)
-        if source is None or path is None or source.name.endswith(_EACH):
+        if source is None or path is None:
             continue
         user, quantize = path
         if source.name in own and quantize.name in own:
@@ -73,20 +59,10 @@ def keep_float(
         if node.op_type == "Conv":
             node.op_type, node.domain = "FusedConv", MICROSOFT
             continue
-        if weighted and source.output[0] == node.input[0]:
-            if source.name not in spread:
-                extra = spread[source.name] = _spread(initializers, source, shapes)
-                if extra is not None:
-                    behind.setdefault(source.name, []).append(extra)
-            twin = spread[source.name]
-            if twin is not None:
-                node.input[0] = twin.output[0]
-                continue
         before.setdefault(user.name, []).append(_copy_ahead(user))
     for user in _behind_movement(nodes, producer, consumers, own, outputs):
         before.setdefault(user.name, []).append(_copy_ahead(user))
-    around = [(*before.get(node.name, ()), node, *behind.get(node.name, ())) for node in nodes]
-    nodes[:] = [node for neighbours in around for node in neighbours]
+    nodes[:] = [operator for node in nodes for operator in (*before.get(node.name, ()), node)]
 
 
 def import_domains(proto: onnx.ModelProto) -> None:
@@ -113,7 +89,7 @@ def _behind_movement(
     own: Collection[str],
     outputs: Collection[str],
 ) -> Iterator[onnx.NodeProto]:
-    """The nodes ahead of which rules 4 and 5 insert a copy."""
+    """The nodes ahead of which rules 3 and 4 insert a copy."""
     for name in outputs:
         path, written = _up_to_quantize(name, consumers), producer.get(name)
         if path is None or written is None or written.op_type == "DequantizeLinear":
@@ -159,23 +135,3 @@ def _copy_ahead(user: onnx.NodeProto) -> onnx.NodeProto:
     copy = helper.make_node("Max", [tensor], [f"{tensor}/kept"], name=f"{tensor}/keep")
     user.input[0] = copy.output[0]
     return copy
-
-
-def _spread(
-    initializers: dict[str, onnx.TensorProto], dequantize: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
-) -> onnx.NodeProto | None:
-    """A copy of `dequantize` with its scale repeated per channel; None if there is only one channel, or if the
-    scale is the model's own and not a constant."""
-    tensor = dequantize.output[0].split("/dequantized")[0]
-    shape = shapes.get(tensor, ())
-    if len(shape) < 2 or shape[1] < 2:
-        return None
-    stored, *names = dequantize.input
-    if any(name not in initializers for name in names):  # computed by the model itself
-        return None
-    for name in names:
-        values = np.repeat(weights.values(initializers[name]), shape[1])
-        initializers.setdefault(f"{name}/each", numpy_helper.from_array(values, f"{name}/each"))
-    output = f"{dequantize.output[0]}{_EACH}"
-    inputs = [stored, *(f"{name}/each" for name in names)]
-    return helper.make_node("DequantizeLinear", inputs, [output], name=f"{dequantize.name}{_EACH}", axis=1)

@@ -39,13 +39,9 @@ class QuantizedWeight:
 
 
 def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorParameters:
-    """Scale and zero point of an activation whose values lie in [low, high].
-
-    Formula: ONNX Runtime's `compute_scale_zp`; `restricted` is its symmetric form unless the tensor is never negative,
-    within 1/255 of ONNX Runtime's own ActivationRestrictedAsymmetric, which exists for u8 alone.
-    """
+    """Scale and zero point of an activation whose values lie in [low, high], by ONNX Runtime's `compute_scale_zp`."""
     info = np.iinfo(_dtype(scheme.activation))
-    symmetric = scheme.activation_symmetry == "symmetric" or (scheme.activation_symmetry == "restricted" and low < 0.0)
+    symmetric = scheme.activation_symmetry == "symmetric"
     minimum = -127 if symmetric and scheme.activation == "s8" else info.min
     zero_point, scale = compute_scale_zp(
         np.float32(low), np.float32(high), np.array(minimum, info.dtype), np.array(info.max, info.dtype), symmetric

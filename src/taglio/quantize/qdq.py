@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model.captures import node_inputs, rename_inputs, writers
-from taglio.model.derived import empty_like
+from taglio.model.derived import with_nodes
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
@@ -56,8 +56,8 @@ _INT32_BIAS_LIMIT = 2.0**30
 class QdqBuilder:
     """Builds quantised models of one float model; quantised weights are reused between builds."""
 
-    def __init__(self, model: Model, graph: Graph, ranges: Mapping[str, Ranges]) -> None:
-        """`ranges` has an entry, by `Scheme.calibration`, for every scheme that will be built."""
+    def __init__(self, model: Model, graph: Graph, ranges: Ranges | None = None) -> None:
+        """`ranges` are those of activations; None is enough for forms without calibration."""
         self.model, self.graph = model, graph
         self._initializers = model.initializers()
         self._arrays: dict[str, np.ndarray] = {}
@@ -66,23 +66,21 @@ class QdqBuilder:
         self._parameters: dict[tuple[str, object], TensorParameters] = {}
         self._nodes = model.nodes()
         self._roots = range_roots(model.proto)
-        self._ranges = {
-            method: replace(by_method, low_high=share_ranges(model.proto, by_method.low_high))
-            for method, by_method in ranges.items()
-        }
-        self._shapes = tensor_shapes(model.proto)
+        self._low_high = {} if ranges is None else share_ranges(model.proto, ranges.low_high)
+        self._without = {} if ranges is None else ranges.without
+        shapes = tensor_shapes(model.proto)
         # Whether a size is known only while the model runs.
-        self.dynamic = any(name and name not in self._shapes for node in self._nodes.values() for name in node.output)
+        self.dynamic = any(name and name not in shapes for node in self._nodes.values() for name in node.output)
         self._floats = {tensor.name for tensor in graph.tensors if tensor.dtype == "float32"}
         self._own = own_parameters(model.proto, self._initializers)
         self._producers = writers(model.proto.graph.node)
         self.fuses = False
 
-    def fusing(self) -> "QdqBuilder":
-        """A builder of the same models, without pairs between an anchor and an activation that is not free in int8, for
-        runtimes that fuse the two."""
+    def fusing(self, *, fuses: bool = True) -> "QdqBuilder":
+        """A builder of the same models. If it `fuses`, without pairs between an anchor and an activation that is not
+        free in int8, for runtimes that fuse the two."""
         other = copy(self)
-        other.fuses = True
+        other.fuses = fuses
         return other
 
     def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
@@ -101,8 +99,9 @@ class QdqBuilder:
             precision = assignment.get(block.name, FLOAT32)
             self.emit(emitter, block, FLOAT32 if precision == BFLOAT16 else precision)
         self._restore_outputs(emitter)
-        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self.model.outputs)
-        proto = self._assemble(emitter)
+        keep_float(emitter.nodes, self._nodes.keys(), self.model.outputs)
+        proto = with_nodes(self.model.proto, emitter.nodes, emitter.initializers.values())
+        import_domains(proto)
         if self.fuses:
             keep_apart(proto.graph, dynamic=self.dynamic)
         note_precision(proto, self._float32(assignment) if BFLOAT16 in assignment.values() else None)
@@ -180,7 +179,7 @@ class QdqBuilder:
             read = dict[str, str]()
             for tensor in node.input:
                 if tensor in block.inputs and tensor in self._floats:
-                    read[tensor] = self._rounded_copy(emitter, tensor, f"{tensor}/bfloat16")
+                    read[tensor] = emitter.rounded(tensor, f"{tensor}/bfloat16", TensorProto.BFLOAT16)
             rounded = 2 if position and node.op_type == "Add" else _ROUNDED_INPUTS.get(node.op_type, 0)
             for tensor in node.input[:rounded]:
                 constant = self._initializers.get(tensor)
@@ -190,15 +189,7 @@ class QdqBuilder:
             node.output[:] = [f"{tensor}/exact" if tensor in written else tensor for tensor in node.output]
             emitter.nodes.append(node)
         for name in written:
-            self._rounded_copy(emitter, f"{name}/exact", name)
-
-    def _rounded_copy(self, emitter: Emitter, source: str, name: str) -> str:
-        """Write `source`, rounded to bfloat16, to `name`."""
-        if all(name not in node.output for node in emitter.nodes):
-            low = f"{name}/low"
-            emitter.nodes.append(helper.make_node("Cast", [source], [low], name=low, to=TensorProto.BFLOAT16))
-            emitter.nodes.append(helper.make_node("Cast", [low], [name], name=f"{name}/back", to=TensorProto.FLOAT))
-        return name
+            emitter.rounded(f"{name}/exact", name, TensorProto.BFLOAT16)
 
     def _quantized_matrix(self, matrix: str, turned: bool, precision: Precision) -> QuantizedWeight:
         """`matrix` [..., rows, columns], if `turned` [..., columns, rows], for the kernel of `precision`."""
@@ -217,11 +208,10 @@ class QdqBuilder:
             root = self._roots.get(tensor, tensor)
             if root in self._own:
                 return self._own[root]
-            ranges = self._ranges[scheme.calibration]
-            if root not in ranges.low_high:
-                reason = ranges.without.get(root, "was not calibrated: calibrate again")
+            if root not in self._low_high:
+                reason = self._without.get(root, "was not calibrated: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
-            self._parameters[key] = activation_parameters(*ranges.low_high[root], scheme)
+            self._parameters[key] = activation_parameters(*self._low_high[root], scheme)
         return self._parameters[key]
 
     def _free(self, block: Block, position: int, scheme: Scheme) -> bool:
@@ -390,18 +380,6 @@ class QdqBuilder:
         for node in emitter.nodes if renamed else ():
             rename_inputs(node, renamed)
             node.output[:] = [renamed.get(tensor, tensor) for tensor in node.output]
-
-    def _assemble(self, emitter: Emitter) -> onnx.ModelProto:
-        proto = empty_like(self.model.proto, self.model.proto.graph.name)
-        graph = proto.graph
-        for field in ("input", "output", "value_info"):
-            getattr(graph, field).extend(getattr(self.model.proto.graph, field))
-        graph.node.extend(emitter.nodes)
-        used = {name for node in emitter.nodes for name in node_inputs(node)} | set(self.model.outputs)
-        graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
-        graph.initializer.extend(emitter.initializers.values())
-        import_domains(proto)
-        return proto
 
 
 def _bias_name(node: onnx.NodeProto) -> str:

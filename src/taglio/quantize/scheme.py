@@ -7,8 +7,7 @@ from typing import Literal
 from taglio.errors import BadOption
 
 ActivationType = Literal["u8", "s8"]
-Symmetry = Literal["asymmetric", "symmetric", "restricted"]
-Calibration = Literal["minmax", "entropy", "percentile"]
+Symmetry = Literal["asymmetric", "symmetric"]
 Uncalibrated = Literal["w8", "dyn", "dyn7", "w4", "bf16"]
 
 UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "dyn7", "w4", "bf16")
@@ -16,10 +15,7 @@ UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "dyn7", "w4", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Static int8.
-
-    `restricted` activations have their zero point at the type's minimum if the tensor is never negative, and in its
-    middle otherwise (ONNX Runtime's ActivationRestrictedAsymmetric, here for both types).
+    """Static int8. Ranges of activations are those of the values that occur in calibration.
 
     `reduced_range` gives weights 7 bits, for processors without VNNI: their 16-bit sums of u8×s8 products saturate, and
     so do those of s8×s8, which ONNX Runtime computes as u8×s8.
@@ -35,7 +31,6 @@ class Scheme:
     weight_symmetric: bool = True
     per_channel: bool = True
     reduced_range: bool = False
-    calibration: Calibration = "minmax"
     uncalibrated: tuple[Uncalibrated, ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,7 +44,6 @@ class Scheme:
         parts += [] if self.weight_symmetric else ["wasym"]
         parts += ["pc" if self.per_channel else "pt"]
         parts += ["rr"] if self.reduced_range else []
-        parts += [] if self.calibration == "minmax" else [self.calibration]
         parts += self.uncalibrated
         return "-".join(parts)
 
@@ -65,18 +59,18 @@ class Scheme:
         return replace(self, reduced_range=self.reduced_range or self.weight == "s8", uncalibrated=forms)
 
     @property
-    def activation_key(self) -> tuple[ActivationType, Symmetry, str]:
+    def activation_key(self) -> tuple[ActivationType, Symmetry]:
         """What two neighbouring blocks must have in common to share one int8 tensor."""
-        return (self.activation, self.activation_symmetry, self.calibration)
+        return (self.activation, self.activation_symmetry)
 
 
-_SHORT: dict[Symmetry, str] = {"asymmetric": "asym", "symmetric": "sym", "restricted": "restr"}
+_SHORT: dict[Symmetry, str] = {"asymmetric": "asym", "symmetric": "sym"}
 
 DEFAULT_SCHEME = Scheme()
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
+    """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-sym-pc-rr`. Raises BadOption."""
     fields: dict[str, object] = {}
     tokens = re.split(r"[-:,]", text.strip().lower())
     for token in tokens:
@@ -85,7 +79,7 @@ def parse_scheme(text: str) -> Scheme:
                 pass
             case "u8s8" | "u8u8" | "s8s8" | "s8u8":
                 fields["activation"], fields["weight"] = token[:2], token[2:]
-            case "asym" | "sym" | "restr":
+            case "asym" | "sym":
                 fields["activation_symmetry"] = next(k for k, v in _SHORT.items() if v == token)
             case "wsym" | "wasym":
                 fields["weight_symmetric"] = token == "wsym"  # noqa: S105 - a word of the scheme's name
@@ -93,12 +87,10 @@ def parse_scheme(text: str) -> Scheme:
                 fields["per_channel"] = token == "pc"  # noqa: S105 - the same
             case "rr":
                 fields["reduced_range"] = True
-            case "minmax" | "entropy" | "percentile":
-                fields["calibration"] = token
             case _ if token not in UNCALIBRATED:
                 raise BadOption(
-                    f'scheme "{text}": "{token}" is not one of qdq, u8s8, u8u8, s8s8, asym, sym, restr, '
-                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(UNCALIBRATED)}"
+                    f'scheme "{text}": "{token}" is not one of qdq, u8s8, u8u8, s8s8, asym, sym, wsym, wasym, pc, pt, '
+                    f"rr, {', '.join(UNCALIBRATED)}"
                 )
     fields["uncalibrated"] = tuple(name for name in UNCALIBRATED if name in tokens)
     return Scheme(**fields)  # type: ignore[arg-type]

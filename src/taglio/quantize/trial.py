@@ -17,12 +17,10 @@ import onnx
 
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.graph import Block, Graph
-from taglio.model.load import Model
-from taglio.model.same import difference
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
-from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session, version
 from taglio.runtimes.processor import instructions, sums_saturate
 
@@ -36,34 +34,31 @@ _TIMES, _SLACK = 4.0, 0.02
 
 
 def unusable(
-    model: Model,
     graph: Graph,
-    ranges: Ranges,
+    builder: QdqBuilder,
     scheme: Scheme,
     feed: Mapping[str, np.ndarray],
     options: SessionOptions,
     *,
     thorough: bool = True,
-    builder: QdqBuilder | None = None,
 ) -> dict[str, str]:
-    """The candidate blocks of `graph` that cannot be int8 under `scheme`, each with the reason. `feed` is one sample.
+    """The candidate blocks of `graph` that cannot be int8 under `scheme` as `builder` writes them, each with the
+    reason. `feed` is one sample.
 
     Unless `thorough`, blocks are only checked to load and run in their whole form; answers are not compared.
 
     Raises BadModel or BadData if the float model itself cannot be loaded or run.
     """
-    plain = QdqBuilder(model, graph, {scheme.calibration: ranges})
-    reasons = _by_range(graph, plain, scheme)
+    reasons = _by_range(graph, builder.fusing(fuses=False), scheme)
     candidates = [block for block in graph.candidates() if block.name not in reasons]
     if not candidates:
         return reasons
-    builder = builder or plain
     exact = thorough and not (scheme.may_saturate and sums_saturate(instructions()))
     _, whole, anchor, *_ = precisions(scheme)
-    reasons |= culprits(candidates, _trial(model, builder, whole, feed, options, compare=exact))
+    reasons |= culprits(candidates, _trial(builder, whole, feed, options, compare=exact))
     soft = [block for block in candidates if block.name not in reasons and block.soft_tail]
     if soft and thorough:
-        reasons |= culprits(soft, _trial(model, builder, anchor, feed, options, compare=False))
+        reasons |= culprits(soft, _trial(builder, anchor, feed, options, compare=False))
     return reasons
 
 
@@ -89,7 +84,6 @@ def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str])
 
 
 def _trial(
-    model: Model,
     builder: QdqBuilder,
     precision: Precision,
     feed: Mapping[str, np.ndarray],
@@ -99,6 +93,7 @@ def _trial(
 ) -> Callable[[Sequence[Block]], str]:
     """A function that tries blocks together in one precision. It returns why ONNX Runtime does not load them, or how
     its answers differ from those of unfused pairs, or ""."""
+    model = builder.model
 
     def run(proto: onnx.ModelProto, options: SessionOptions) -> list[Any]:
         return run_session(open_session(proto, options), model.outputs, feed, "the first sample")

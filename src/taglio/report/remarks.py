@@ -56,7 +56,6 @@ KINDS = (
     NoteKind("few inputs: "),
     NoteKind("held-out inputs are also calibration inputs", "give others, or calibrate on --calibration"),
     NoteKind("inputs repeat others", "give more distinct inputs"),
-    NoteKind("studied on "),
     NoteKind("held-out inputs: each counts for"),
     NoteKind("at other sizes of these dynamic dimensions", "give data of every size that you serve"),
     NoteKind("products saturate at 16 bits", "give that scheme with --scheme"),

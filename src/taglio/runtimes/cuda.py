@@ -19,6 +19,7 @@ import onnxruntime as ort
 
 from taglio.errors import BadModel, one_line
 from taglio.runtimes import onnxruntime
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import CUDA, PROVIDERS, SessionOptions
 
 NAME = "onnxruntime-cuda"
@@ -28,7 +29,7 @@ PLACES = (NAME, TF32, F16)
 
 # A graph keeps its buffers: this many combinations of input shapes are captured, others run kernel by kernel.
 _MOST_SHAPES = 16
-# The distance, relative to the largest value, that another order of sums explains.
+# The relative L2 distance that another order of sums explains.
 _ROUNDING = 1e-3
 # ONNX Runtime's key for the graph of a run; -1 is for a run without one.
 _GRAPH, _NO_GRAPH = "gpu_graph_id", -1
@@ -89,8 +90,8 @@ class CudaSession:
         other = {name: _changed(value) for name, value in feed.items()}
         try:
             replay = _CapturedGraph(self._session, feed, outputs, self._device, len(self._replays) + 1)
-            follows = _alike(replay.run(None, feed), outputs)
-            follows = follows and _alike(replay.run(None, other), self._plain(None, other))
+            follows = difference(outputs, replay.run(None, feed)) <= _ROUNDING
+            follows = follows and difference(self._plain(None, other), replay.run(None, other)) <= _ROUNDING
         except Exception:  # as above
             follows = False
         if follows:
@@ -199,15 +200,3 @@ def _in_graph(number: int) -> ort.RunOptions:
 def _changed(values: np.ndarray) -> np.ndarray:
     """Other values that a model takes as well: integers may be indices."""
     return np.asarray(0.5 * values + 1.0).astype(values.dtype) if values.dtype.kind == "f" else np.flip(values)
-
-
-def _alike(replayed: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> bool:
-    pairs = [*zip(replayed, outputs, strict=True)]
-    return all(
-        left.shape == right.shape and np.allclose(left, right, 0.0, _rounding(right), True) for left, right in pairs
-    )
-
-
-def _rounding(values: np.ndarray) -> float:
-    """How far other sums may be from `values`."""
-    return _ROUNDING * float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) if values.dtype.kind == "f" else 0.0

@@ -15,8 +15,6 @@ _UNKNOWN = re.compile(r"No conversion rule found for operations: (?P<kinds>[^\n]
 # Messages about a node whose input comes from a refused node.
 _FOLLOWS = ("must be static", "has to be known (static)", "Got A: dynamic")
 
-_AXIS = "it reads weight scales as per input channel, but in ONNX they are per output channel: use pt or qdq"
-
 
 def complaint(error: Exception) -> str:
     """The unknown operation, or the refused node and why, without nodes that fail only because of it; "" if `error` has
@@ -27,8 +25,7 @@ def complaint(error: Exception) -> str:
     for match in _NODE.finditer(text):
         words = " ".join(_NOISE.sub(" ", _END.split(text[match.end() :], maxsplit=1)[0]).split())
         if words and not any(phrase in words for phrase in _FOLLOWS):
-            why = f" ({_AXIS})" if match["kind"] == "QLinearConv" and "dequantization scale elements" in words else ""
-            return f"OpenVINO cannot read {match['kind']} {match['name']}: {one_line(words, 200)}{why}"
+            return f"OpenVINO cannot read {match['kind']} {match['name']}: {one_line(words, 200)}"
     return ""
 
 

@@ -6,6 +6,7 @@ OpenVINO and the places on a GPU: `onnxruntime-cuda`, `onnxruntime-cuda-tf32` an
 """
 
 from functools import cache
+from math import isinf
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.runtimes import cuda, onnxruntime, openvino
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.openvino_marks import note_precision
 from taglio.runtimes.session import RUNTIMES, WHOLE, Session, opener, runtime_version, why_failed
@@ -86,11 +88,11 @@ def require_here(place: str, what: str) -> None:
 def misfit(place: str, answer: np.ndarray, wanted: np.ndarray, rounding: float) -> str:
     """What is wrong with the `answer` of `place`, if float32 answers `wanted`; "" if a relative L2 distance of
     `rounding` explains it."""
-    if answer.shape != wanted.shape or not np.isfinite(answer).all():
-        return f"{place} computes wrongly here: a small network gives {answer.shape} instead of {wanted.shape}, or NaN"
-    distance = float(np.linalg.norm(answer.astype(np.float64) - wanted) / np.linalg.norm(wanted.astype(np.float64)))
+    distance = difference(wanted, answer)
     if distance <= rounding:
         return ""
+    if isinf(distance):
+        return f"{place} computes wrongly here: a small network gives {answer.shape} instead of {wanted.shape}, or NaN"
     return f"{place} computes wrongly here: a small network is {distance:.1%} off"
 
 

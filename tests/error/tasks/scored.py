@@ -19,7 +19,6 @@ def scored(
     image: tuple[int, int] | None = None,
     batches: Sequence[int] = (),
     metadata: Mapping[str, str] | None = None,
-    weights: np.ndarray | None = None,
 ) -> float:
     """What `task` says of `changed`; images have the size `image` and, by sample, a batch of `batches` (default 1)."""
     counts = batches or [1] * len(changed)
@@ -29,4 +28,4 @@ def scored(
         judge.evidence(index, list(y.values()), list(z.values()))
         for index, (y, z) in enumerate(zip(reference, changed, strict=True))
     ]
-    return judge.value(evidence, weights)
+    return judge.value(evidence)

@@ -211,17 +211,6 @@ def test_average_precision_is_the_area_counted_by_hand() -> None:
     assert scored("detection", found, [ssd([])], ragged, image=IMAGE) == pytest.approx((0.5 * 0.5 + 1.0) / 2)
 
 
-def test_a_sample_that_counts_twice_is_two_samples() -> None:
-    labels = np.array([[[*BOXES[0][0], 0]], [[*BOXES[1][0], 1]]])
-    one, other = ssd([((40.0, 1.0, 60.0, 12.0), 0.95, 0), *BOXES[:1]]), ssd(BOXES[1:2])
-    for known in (None, labels):
-        truth = [ssd(BOXES), ssd(BOXES)]
-        twice = None if known is None else known[[0, 0, 1]]
-        expected = scored("detection", [one, one, other], [truth[0], *truth], twice, image=IMAGE)
-        weighed = scored("detection", [one, other], truth, known, image=IMAGE, weights=np.array([2.0, 1.0]))
-        assert weighed == pytest.approx(expected)
-
-
 def test_key_points_behind_the_classes_that_the_metadata_names_are_no_scores() -> None:
     def pose(boxes: Labelled) -> Outputs:
         out = yolo8(boxes)["output0"]

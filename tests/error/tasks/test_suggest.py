@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio.error.tasks.suggest import Tensor, suggest, suggest_for
+from taglio.error.tasks.suggest import ModelPort, suggest, suggest_for
 from taglio.model.graph import build
 from taglio.model.load import load
 from taglio.model.observe import observe_random
@@ -15,8 +15,8 @@ SHARED = Path(__file__).parents[3] / ".." / "shared"
 IMAGE, LINE, IDS = (1, 3, 640, 640), (1, 3, 48, 320), (1, 32)
 
 
-def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, ...] = ()) -> list[Tensor]:
-    return [Tensor(names[i] if names else f"t{i}", shape, dtype) for i, shape in enumerate(shapes)]
+def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, ...] = ()) -> list[ModelPort]:
+    return [ModelPort(names[i] if names else f"t{i}", shape, dtype) for i, shape in enumerate(shapes)]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, 
         (tensors((0, 3, 0, 0)), tensors((0, 0, 97)), None),
     ],
 )
-def test_shapes_tell_the_task(inputs: list[Tensor], outputs: list[Tensor], task: str | None) -> None:
+def test_shapes_tell_the_task(inputs: list[ModelPort], outputs: list[ModelPort], task: str | None) -> None:
     found = suggest(inputs, outputs, {}, vocabularies=[30000])
     assert (found.metric if found else None) == task
 

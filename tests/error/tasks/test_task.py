@@ -65,19 +65,6 @@ def test_a_model_agrees_with_itself(name: str) -> None:
     assert scored(name, outputs, outputs) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("name", ["tokens", "r2", "perplexity"])
-def test_a_sample_that_counts_twice_is_two_samples(name: str) -> None:
-    rng = np.random.default_rng(0)
-    outputs = [{"y": row[None]} for row in rng.normal(size=(4, 3, 5)).astype(np.float32)]
-    changed = [{"y": each["y"] + rng.normal(0, 0.5, (1, 3, 5)).astype(np.float32)} for each in outputs]
-    labels = rng.integers(0, 5, (4, 3)) if name == "perplexity" else None
-    twice = [0, 0, 1, 2, 3]
-    expected = scored(
-        name, [changed[i] for i in twice], [outputs[i] for i in twice], None if labels is None else labels[twice]
-    )
-    assert scored(name, changed, outputs, labels, weights=np.array([2.0, 1, 1, 1])) == pytest.approx(expected)
-
-
 def test_labels_are_asked_for_and_refused_by_sample() -> None:
     outputs = [{"y": np.zeros((1, 3), np.float32)}] * 2
     with pytest.raises(BadData, match="needs labels"):

@@ -76,7 +76,7 @@ class Profiler(Resident):
     def profile(self, job: Job) -> Profile:
         """Profile the model that was sent; if it was profiled before, refine that at a plan's precisions."""
         limit_bytes, model, options = job.limit_bytes(), self._model(job), job.options
-        builder = QdqBuilder(model, job.graph, {job.scheme.calibration: job.ranges})
+        builder = QdqBuilder(model, job.graph, job.ranges)
         stopwatch, operators = Stopwatch(job.feeds, options, limit_bytes), len(model.proto.graph.node)
         if job.before is not None:
             again = Effort(_AGAIN_S * job.effort, operators=operators)
@@ -182,7 +182,7 @@ def _asked(work: Work, scheme: Scheme, effort: float) -> Job:
     setup, model = work.setup, replace(work.model, proto=onnx.ModelProto(), store=None)
     feeds = [dict(feed) for feed in work.timed]
     options = replace(setup.options(), threads=1, runtime=setup.runtime)
-    return Job({}, model, work.graph, work.ranges(scheme), scheme, feeds, options, effort, setup.seed)
+    return Job({}, model, work.graph, work.ranges(), scheme, feeds, options, effort, setup.seed)
 
 
 def written(model: Model, folder: Path) -> dict[str, str]:

@@ -36,11 +36,11 @@ from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, PLAN, reopen
-from taglio.model.same import difference
 from taglio.plan.result import Plan, Span
 from taglio.profile.wall_time import summarize
 from taglio.progress import Progress
 from taglio.run.in_process import Executor
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.transaction import held
 

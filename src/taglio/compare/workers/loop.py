@@ -14,7 +14,7 @@ from taglio.compare.request import Request
 from taglio.compare.row import Latency, RowCheck, Status, WantedRow
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Opened, Refused
-from taglio.error.parts import Parts, whole
+from taglio.error.parts import OutputParts, whole
 from taglio.error.tally import Tally
 from taglio.errors import one_line, with_kind
 from taglio.memory import used_bytes
@@ -153,7 +153,7 @@ class _OpenRows:
 
 
 def distance(
-    reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]], parts: Parts | None = None
+    reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]], parts: OutputParts | None = None
 ) -> float:
     """Relative L2 pooled over samples, the largest over `parts` (None: outputs); infinite if an output is not
     finite."""

@@ -13,6 +13,7 @@ Distributions: Li et al., Generalized Focal Loss, NeurIPS 2020: a side is the ex
 """
 
 from ast import literal_eval
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,31 +78,25 @@ def matched(boxes: Boxes, truth: Boxes, setting: Setting) -> tuple[Boxes, np.nda
     return boxes, _matches(boxes, truth, setting.parameters["iou"]), truth
 
 
-def box_agreement(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: np.ndarray, setting: Setting) -> float:
+def box_agreement(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], setting: Setting) -> float:
     """F1 of the boxes of the changed model against those of the float model, matched one to one within a class at the
     task's IoU; 1 if neither finds any. With labels, the mean average precision."""
     if setting.labelled:
-        return _average_precision(evidence, weights)
-    counts = np.array([[hits.sum(), len(hits) + len(truth.scores)] for _, hits, truth in evidence], np.float64)
-    both, total = weights @ counts
-    return float(2.0 * both / total) if total else 1.0
+        return _average_precision(evidence)
+    both = sum(int(hits.sum()) for _, hits, _ in evidence)
+    total = sum(len(boxes) + len(truth) for boxes, _, truth in evidence)
+    return 2.0 * both / total if total else 1.0
 
 
-def _average_precision(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: np.ndarray) -> float:
+def _average_precision(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]]) -> float:
     """Mean over classes of the area under the precision-recall curve (all points, as COCO's at one IoU)."""
-    wanted: dict[int, float] = {}
-    for (_, _, truth), weight in zip(evidence, weights, strict=True):
-        for kind in truth.classes.tolist():
-            wanted[kind] = wanted.get(kind, 0.0) + weight
+    wanted = Counter(kind for _, _, truth in evidence for kind in truth.classes.tolist())
     scores = np.concatenate([boxes.scores for boxes, _, _ in evidence])
     classes = np.concatenate([boxes.classes for boxes, _, _ in evidence])
     hits = np.concatenate([of_image for _, of_image, _ in evidence])
-    counts = np.repeat(weights, [len(of_image) for _, of_image, _ in evidence])
     order = np.argsort(-scores, kind="stable")
-    classes, hits, counts = classes[order], hits[order], counts[order]
-    areas = [
-        _area(hits[classes == kind], counts[classes == kind], count) for kind, count in wanted.items() if count > 0.0
-    ]
+    classes, hits = classes[order], hits[order]
+    areas = [_area(hits[classes == kind], count) for kind, count in wanted.items()]
     if not areas:
         raise BadData("metric detection: the labels hold no box")
     return float(np.mean(areas))
@@ -355,10 +350,10 @@ def _iou(boxes: np.ndarray, rivals: np.ndarray) -> np.ndarray:
     return np.asarray(inside / np.maximum(area[:, None] + rival_area[None, :] - inside, 1e-30))
 
 
-def _area(hits: np.ndarray, counts: np.ndarray, wanted: float) -> float:
-    """Area under the precision-recall curve, with precision made monotone. `hits`, best first, count `counts` times
-    each; `wanted` is the number of true boxes."""
-    right, all_of_them = np.cumsum(hits * counts), np.cumsum(counts)
-    precision = np.divide(right, all_of_them, out=np.zeros(len(right)), where=all_of_them > 0.0)
+def _area(hits: np.ndarray, wanted: int) -> float:
+    """Area under the precision-recall curve, with precision made monotone. `hits` [boxes] are best first; `wanted` is
+    the number of true boxes."""
+    right = np.cumsum(hits)
+    precision = right / np.arange(1, len(hits) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
     return float((np.diff(np.concatenate([[0.0], right / wanted])) * best).sum())

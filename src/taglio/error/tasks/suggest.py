@@ -24,7 +24,7 @@ _POOLING = ("ReduceMean", "ReduceMax", "AveragePool", "GlobalAveragePool", "LpNo
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class ModelPort:
     """An input or output: its shape, with 0 for unknown sizes, and the name of its type."""
 
     name: str
@@ -54,16 +54,16 @@ def suggest_for(model: Model, graph: Graph, states: Collection[str] = ()) -> Sug
     declared = {value.name: spec_of(value).sizes(0) for value in model.proto.graph.output}
     tensors = graph.tensor_map()
 
-    def tensor(name: str) -> Tensor:
+    def tensor(name: str) -> ModelPort:
         shape = tensors[name].shape
-        return Tensor(name, declared[name] if shape is None else shape, tensors[name].dtype)
+        return ModelPort(name, declared[name] if shape is None else shape, tensors[name].dtype)
 
     rows = {name: weight.dims[0] for name, weight in model.initializers().items() if len(weight.dims) == 2}
     nodes = model.proto.graph.node
     writer = writers(nodes)
     sources = {name: ahead(writer.get(name), writer, _MOVERS) for name in model.outputs}
     return suggest(
-        [Tensor(spec.name, spec.sizes(0), spec.dtype) for spec in model.inputs if spec.name not in states],
+        [ModelPort(spec.name, spec.sizes(0), spec.dtype) for spec in model.inputs if spec.name not in states],
         [tensor(name) for name in model.outputs if name in tensors and name not in states],
         {entry.key: entry.value for entry in model.proto.metadata_props},
         vocabularies=[rows[node.input[0]] for node in nodes if node.op_type == "Gather" and node.input[0] in rows],
@@ -85,8 +85,8 @@ def _embeds(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto]) -
 
 
 def suggest(
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    inputs: Sequence[ModelPort],
+    outputs: Sequence[ModelPort],
     metadata: Mapping[str, str],
     *,
     vocabularies: Sequence[int] = (),
@@ -118,20 +118,20 @@ def suggest(
     return _of_vector(floats, pooled, rows)
 
 
-def _reads_text(output: Tensor, characters: str) -> bool:
+def _reads_text(output: ModelPort, characters: str) -> bool:
     """Whether an output has the classes of these characters for each of several steps. Classifiers name their classes
     under the same key."""
     more = output.shape[-1] - len(characters.split("\n")) if output.shape else -1  # a blank, and perhaps a space
     return bool(characters) and len(output.shape) == 3 and (more in (0, 1, 2) or output.shape[-1] == 0)
 
 
-def _is_image(tensor: Tensor) -> bool:
+def _is_image(tensor: ModelPort) -> bool:
     """Whether an input has the channels of an image."""
     return len(tensor.shape) == 4 and not {1, 3, 4}.isdisjoint((tensor.shape[1], tensor.shape[3]))
 
 
 def _of_image(
-    image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor], joined: Collection[str]
+    image: tuple[int, int], floats: Sequence[ModelPort], outputs: Sequence[ModelPort], joined: Collection[str]
 ) -> Suggestion | None:
     """The suggestion for a network that reads an image of this height and width (0: unknown), by its heads."""
     names = {output.name for output in floats}
@@ -172,7 +172,7 @@ def _of_image(
     return None
 
 
-def _of_vector(floats: Sequence[Tensor], pooled: Sequence[str], rows: Collection[int]) -> Suggestion | None:
+def _of_vector(floats: Sequence[ModelPort], pooled: Sequence[str], rows: Collection[int]) -> Suggestion | None:
     """The suggestion for one vector for each of as many inputs as `rows` has."""
     if not floats:
         return None

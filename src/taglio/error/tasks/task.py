@@ -19,9 +19,9 @@ class Task:
     """A task with its parameters set.
 
     `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
-    makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
-    that pairs of samples are scored, so a sample cannot have a weight; `one_by_one` that the inputs of a batch are read
-    and scored one at a time, as samples of their own; `by_input` that the score of all samples is a mean of theirs.
+    makes one number of the evidence of all samples. At least `fewest` samples are needed. `of_pairs` means that pairs
+    of samples are scored; `one_by_one` that the inputs of a batch are read and scored one at a time, as samples of
+    their own; `by_input` that the score of all samples is a mean of theirs.
     `size` counts what was read, if that may be nothing; `doubt` is a line for the user about all that was read, or "".
     """
 
@@ -29,7 +29,7 @@ class Task:
     what: str
     read: Callable[[Outputs, Setting], Any]
     match: Callable[[Any, Any, Setting], Any]
-    score: Callable[[Sequence[Any], np.ndarray, Setting], float]
+    score: Callable[[Sequence[Any], Setting], float]
     label: Callable[[np.ndarray], Any] | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)
     needs_labels: bool = False

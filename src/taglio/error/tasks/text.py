@@ -62,9 +62,9 @@ def edits(text: Sequence[object], truth: Sequence[object], _: Setting) -> np.nda
     return np.array([edit_distance(text, truth), len(truth)], np.float64)
 
 
-def character_accuracy(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+def character_accuracy(evidence: Sequence[np.ndarray], _: Setting) -> float:
     """1 − edits ÷ characters over all samples, at least 0."""
-    wrong, length = weights @ np.array(evidence)
+    wrong, length = np.sum(evidence, axis=0)
     if not length:
         return 1.0 if not wrong else 0.0
     return max(0.0, 1.0 - float(wrong / length))

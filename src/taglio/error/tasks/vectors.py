@@ -54,9 +54,9 @@ def right(classes: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarra
     return np.array([(classes == truth)[counted].sum(), counted.sum()], np.float64)
 
 
-def share(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+def share(evidence: Sequence[np.ndarray], _: Setting) -> float:
     """Share of correct positions."""
-    hits, total = weights @ np.array(evidence)
+    hits, total = np.sum(evidence, axis=0)
     return float(hits / max(1.0, total))
 
 
@@ -90,9 +90,9 @@ def likelihood(scores: np.ndarray, tokens: np.ndarray, _: Setting) -> np.ndarray
     return np.array([-logs[counted, tokens[counted]].sum(), counted.sum()], np.float64)
 
 
-def perplexity(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+def perplexity(evidence: Sequence[np.ndarray], _: Setting) -> float:
     """exp of the mean negative log likelihood."""
-    lost, total = weights @ np.array(evidence)
+    lost, total = np.sum(evidence, axis=0)
     return float(np.exp(min(lost / max(1.0, total), 700.0)))
 
 
@@ -142,11 +142,11 @@ def overlaps(pixels: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
     return np.stack([both, np.bincount(pixels, minlength=classes), np.bincount(truth, minlength=classes)])
 
 
-def mean_iou(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+def mean_iou(evidence: Sequence[np.ndarray], _: Setting) -> float:
     """Mean, over the classes in the truth, of intersection over union of the pixels of all samples."""
     sums = np.zeros((3, max(counts.shape[1] for counts in evidence)))
-    for counts, weight in zip(evidence, weights, strict=True):
-        sums[:, : counts.shape[1]] += weight * counts
+    for counts in evidence:
+        sums[:, : counts.shape[1]] += counts
     both, predicted, truth = sums
     inside = truth > 0
     return float(np.mean(both[inside] / (predicted + truth - both)[inside])) if inside.any() else 1.0
@@ -163,9 +163,7 @@ def pair(answer: Any, truth: Any, _: Setting) -> tuple[Any, Any]:
     return truth, answer
 
 
-def similarity_rank_correlation(
-    evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, _: Setting
-) -> float:
+def similarity_rank_correlation(evidence: Sequence[tuple[np.ndarray, np.ndarray]], _: Setting) -> float:
     """Spearman's correlation between the cosine similarities of all pairs of samples before and after the change; 0 if
     all are alike."""
     before, after = _similarities(evidence)
@@ -173,9 +171,7 @@ def similarity_rank_correlation(
     return 0.0 if _alike(before) else rank_correlation(before[upper], after[upper])
 
 
-def neighbour_recall(
-    evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, setting: Setting
-) -> float:
+def neighbour_recall(evidence: Sequence[tuple[np.ndarray, np.ndarray]], setting: Setting) -> float:
     """Share of each sample's k nearest neighbours (by cosine similarity) that are among its k nearest afterwards; 0 if
     all are alike."""
     before, after = _similarities(evidence)
@@ -211,9 +207,9 @@ def residuals(numbers: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
     return np.array([truth.size, mean, ((truth - mean) ** 2).sum(), ((truth - numbers) ** 2).sum()])
 
 
-def r_squared(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+def r_squared(evidence: Sequence[np.ndarray], _: Setting) -> float:
     """1 − Σ(y − ŷ)² ÷ Σ(y − mean y)², over all numbers of all samples; 0 if all are alike."""
-    counts, means, within, missed = np.array(evidence).T * np.stack([weights, np.ones(len(weights)), weights, weights])
+    counts, means, within, missed = np.array(evidence).T
     grand = float(counts @ means) / max(1.0, float(counts.sum()))
     spread, lost = float(within.sum() + counts @ (means - grand) ** 2), float(missed.sum())
     return 1.0 - lost / spread if spread else 0.0

@@ -1,4 +1,4 @@
-"""Time every block alone, as a separate model, for comparison with taglio's profile (see measure.py).
+"""Time every block alone, as a separate model, for comparison with taglio's profile.
 
 A sum of layers has no boundaries and no layouts shared with neighbours, and every layer pays the session overhead. An
 int8 layer reads float and quantises it, and ends behind its own QuantizeLinear; an int8 anchor has a float output.

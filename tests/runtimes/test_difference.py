@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from taglio.model.same import difference
+from taglio.runtimes.difference import difference
 
 
 def test_masks_in_an_output_hide_no_difference() -> None:

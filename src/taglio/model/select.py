@@ -1,0 +1,48 @@
+"""Select blocks of a graph by a rule or by name patterns. Knows no costs."""
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+from taglio.errors import BadOption, plural
+from taglio.model.graph import Block, Graph
+
+
+def select(graph: Graph, text: str) -> tuple[str, ...]:
+    """Candidate blocks by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name patterns
+    (shell style, comma separated). Raises BadOption for a pattern that matches nothing.
+    """
+    candidates = graph.candidates()
+    tensors = graph.tensor_map()
+    rule, _, count = text.partition(":")
+    if text == "all":
+        return tuple(block.name for block in candidates)
+    if text == "none":
+        return ()
+    if rule in ("top-flops", "top-bytes"):
+        if not count.isdigit() or int(count) < 1:
+            raise BadOption(f'"{text}": give a count of at least 1, as in {rule}:10')
+
+        def size(block: Block) -> int:
+            return block.flops if rule == "top-flops" else sum(tensors[name].float_bytes for name in block.outputs)
+
+        return tuple(block.name for block in sorted(candidates, key=size, reverse=True)[: int(count)])
+    return match(graph, text.split(","))
+
+
+def match(
+    graph: Graph, patterns: Iterable[str], able: Callable[[Block], bool] = lambda block: block.quantizable
+) -> tuple[str, ...]:
+    """Blocks that are `able` (default: candidates) and whose name, or the name of one of their operators, matches a
+    shell-style pattern. Raises BadOption for a pattern that matches none."""
+    chosen: list[str] = []
+    for pattern in patterns:
+        hits = [block for block in graph.blocks if any(fnmatchcase(n, pattern) for n in (block.name, *block.operators))]
+        usable = [block.name for block in hits if able(block)]
+        if not hits:
+            raise BadOption(
+                f'pattern "{pattern}" matches none of {plural(len(graph.blocks), "block")}: `taglio inspect` lists them'
+            )
+        if not usable:
+            raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')
+        chosen += usable
+    return tuple(dict.fromkeys(chosen))
