@@ -68,7 +68,7 @@ class Equal:
             low, high = search.get_entropy_threshold((self._counts, edges, *ends), _QUANTIZED_BINS)
         except Exception as error:  # of any kind: it is a library's
             raise MeasurementFailed(
-                f"tensor {name}: ONNX Runtime's entropy method failed ({with_kind(error)}): use the calibration "
-                "minmax or percentile"
+                f"tensor {name}: ONNX Runtime's entropy method failed ({with_kind(error)}): use a scheme with minmax "
+                "or percentile"
             ) from None
         return float(low), float(high)
