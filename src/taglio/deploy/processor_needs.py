@@ -1,4 +1,4 @@
-"""What a plan needs of a processor to answer as measured. Pure functions of forms and instruction sets.
+"""The instruction sets that a plan needs to answer as measured. Pure functions of forms and instruction sets.
 
 Two things change answers between processors, and no runtime reports either:
 

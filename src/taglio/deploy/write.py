@@ -31,8 +31,8 @@ README, VERIFY, SAMPLES_FOLDER = "README.md", "verify.py", "samples"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What README.md says of the model beside its files. `speedup`, `error` and `data` are sentences, `instructions`
-    the processor's features; `warnings` say where the model must not be used."""
+    """What README.md says about the model, apart from its files. `speedup`, `error` and `data` are sentences,
+    `instructions` the processor's features; `warnings` say where the model must not be used."""
 
     model: str
     model_sha256: str
