@@ -115,7 +115,7 @@ def _value(action: argparse.Action) -> str:
 def _default(action: argparse.Action) -> str:
     if action.required and action.option_strings:
         return "required"
-    if action.default in (None, False, argparse.SUPPRESS) or action.default == [] or action.nargs == 0:
+    if action.default in (None, False, argparse.SUPPRESS, "") or action.default in ([], {}) or action.nargs == 0:
         return ""
     return f"`{_cell(str(action.default))}`"
 

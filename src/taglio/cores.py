@@ -36,8 +36,8 @@ def available_cores(root: Path = Path("/")) -> int:
 
 @contextmanager
 def limited_to(cpus: int | None) -> Iterator[None]:
-    """Let this process, and those that it starts, use so many of its processors only; None: all. Raises BadOption for
-    more than there are, and where the system cannot limit a process."""
+    """Let this process and its children use only `cpus` of its processors (None: all). Raises BadOption for more than
+    there are, and if the system cannot limit a process."""
     if cpus is None:
         yield
         return

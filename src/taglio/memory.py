@@ -82,7 +82,7 @@ def _drop_pages() -> None:
 
 
 def keep_memory() -> None:
-    """Let this process reuse freed memory for later messages, until it is told to `trim`. Does nothing if the C library
+    """Let this process reuse freed memory for later messages, until `trim` is called. Does nothing if the C library
     cannot."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -21,8 +21,8 @@ def optional(name: str, missing: str) -> Any:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and what stops a command as it does have their effect at the end. A compiled module would make an
-    ImportError of it, and the interpreter's import system may drop it."""
+    """Delay the signals that stop a command (SIGINT, SIGTERM, SIGHUP) until the end of the block. While a compiled
+    module is imported, an interruption would become an ImportError, or would be lost in the import system."""
     if threading.current_thread() is not threading.main_thread():  # signals are another's
         yield
         return

@@ -1,4 +1,4 @@
-"""Tell a caller how far a stage is. Prints nothing."""
+"""Report the progress of a stage to its caller. Prints nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def reported(items: Sequence[T], stage: str, progress: Progress | None) -> Iterator[T]:
-    """`items`; `progress` is told how many are done: none at first, one more when the next is asked for."""
+    """Yield `items`, and call `progress` with the number that are done: 0 before the first, all after the last."""
     for done, item in enumerate(items):
         if progress:
             progress(stage, done, len(items))

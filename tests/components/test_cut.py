@@ -298,7 +298,7 @@ def test_branches_that_do_not_need_each_other_are_one_component_per_device(tmp_p
 
 def test_a_block_without_a_device_is_refused(network: Case) -> None:
     devices = {block.name: "a" for block in network.graph.blocks[2:]}
-    with pytest.raises(BadOption, match=f"block {network.graph.blocks[0].name} and 1 more have no device"):
+    with pytest.raises(BadOption, match=f"2 blocks without a device, such as {network.graph.blocks[0].name}"):
         cut(network.model, network.graph, network.model.proto, devices)
 
 

@@ -83,7 +83,9 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_race_goes_on(
     manifest = json.loads((broken / verify.MANIFEST).read_text())
     manifest["components"][0]["model"] = "damaged.onnx"
     (broken / verify.MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(MeasurementFailed, match=r"the race without taglio failed: .*damaged\.onnx"):
+    with pytest.raises(
+        MeasurementFailed, match=r"the measuring process, which runs without taglio, failed: .*damaged\.onnx"
+    ):
         race.open([folders[0], broken], 0.1, (1, 1))
     assert len(race.open([folders[0], folders[1]], 0.1, (1, 1))) == 2
 

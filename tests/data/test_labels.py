@@ -61,7 +61,7 @@ def test_labels_by_the_name_of_a_file(tmp_path: Path, how: str) -> None:
     found = with_labels(load(folder, [X]), path)
     assert found.labels is not None and found.labels.tolist() == ["first", "second"]
     path = written(tmp_path, "m.json", '{"a.npz": 1}')
-    with pytest.raises(BadData, match=r"has no label for b.npz: add what is missing"):
+    with pytest.raises(BadData, match=r"has no label for b.npz: add the missing labels"):
         with_labels(load(folder, [X]), path)
 
 

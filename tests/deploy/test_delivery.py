@@ -155,7 +155,7 @@ def test_the_readme_says_how_to_run_the_model_and_its_python_runs(runtime: str, 
         way = replace(way, threads=1, at_once=min(way.at_once, available_cores()))  # more streams become fewer
     delivery = delivered(tmp_path, runtime, way=way)
     text = (delivery.folder / README).read_text()
-    assert f"| how it runs | {way} |" in text
+    assert f"| how it runs | {way} |" in text and "| inputs | 'x' float32 [" in text
     many = way != Way(1)
     assert (f"run it as it was measured: {way}." in text) == ("Callers(" in text) == many
     assert ("DeployedModel(" in text) != many

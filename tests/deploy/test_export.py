@@ -80,7 +80,7 @@ def test_nothing_outside_the_folder_is_exported(delivery: Delivery) -> None:
 
 def test_without_samples_only_the_folder_itself_is_exported(delivery: Delivery, tmp_path: Path) -> None:
     shutil.rmtree(delivery.folder / "samples")
-    with pytest.raises(BadOption, match="holds no samples, by which an export for OpenVINO Model Server is proven"):
+    with pytest.raises(BadOption, match="holds no samples, which prove an export for OpenVINO Model Server"):
         exported(delivery.folder, tmp_path / "out", OVMS)
     assert exported(delivery.folder, tmp_path / "out", PLAIN).models == ()
 
@@ -101,7 +101,10 @@ def test_answers_that_differ_as_the_server_opens_the_files_are_refused(tmp_path:
     model = read(delivery.folder)
     wrong = [Answered(sample.inputs, {"y": 1.01 * sample.outputs["y"]}) for sample in read_answered(delivery.folder)]
     joining = {part.name: ALONE for part in model.components}
-    with pytest.raises(BadOption, match=r"cannot be exported for Triton: opened as it opens files, run without taglio"):
+    with pytest.raises(
+        BadOption,
+        match=r"cannot be exported for Triton: opened with the settings that it can express, run without taglio",
+    ):
         export(model, tmp_path / "out", TRITON, "net", joining, wrong)
 
 

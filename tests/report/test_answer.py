@@ -47,9 +47,7 @@ def test_a_confirmed_speed_up_is_the_first_line(
 ) -> None:
     faster = replace(outcome, speedup=CONFIRMED, plan=replace(outcome.plan, runtime="openvino"))
     lines = printed(faster, material, capsys)
-    assert lines[0] == (
-        "1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % of 1 % allowed: out/deploy/ for OpenVINO"
-    )
+    assert lines[0] == ("1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % (limit 1 %): out/deploy/ for OpenVINO")
     assert "not confirmed" not in " ".join(line for line in lines if line.startswith(("1.53", "plan")))
     assert lines[-1] == "wrote out/components/model.onnx and out/report.html"
 
@@ -59,7 +57,7 @@ def test_a_speed_up_that_was_not_confirmed_says_so(
 ) -> None:
     lines = printed(outcome, material, capsys)
     assert lines[0] == (
-        "about 2.0 × as fast as float32, not confirmed; error 0.800 % of 1 % allowed: out/deploy/ for ONNX Runtime"
+        "about 2.0 × as fast as float32, not confirmed; error 0.800 % (limit 1 %): out/deploy/ for ONNX Runtime"
     )
     assert [line for line in lines if line.startswith("plan ") and "about 2.0 ×, not confirmed" in line]
     told = terminal.outcome_object(Path("out"), outcome)
@@ -80,7 +78,7 @@ def test_float_in_another_runtime_is_an_answer_too(outcome: Outcome) -> None:
     moved = replace(kept_float(outcome), speedup=CONFIRMED)
     moved = replace(moved, plan=replace(moved.plan, runtime="openvino"))
     assert answer.sentence(moved, "out/deploy").startswith(
-        "1.53 × (1.47 to 1.60) as fast as float32, error 0\u00a0% of"
+        "1.53 × (1.47 to 1.60) as fast as float32, error 0\u00a0% (limit"
     )
 
 
@@ -97,7 +95,7 @@ def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(
     # 1.8 × in the runs that showed 2 × for the plan, which the race puts at 1.53.
     assert "about 1.4 ×, not confirmed" in row and "2.30 % (beyond the limit)" in row
     words = read(page.render(replace(material, outcome=faster))).sections["header"].replace("\u00a0", " ")
-    assert "1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % of 1 % allowed: deploy/ for ONNX Runtime" in words
+    assert "1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % (limit 1 %): deploy/ for ONNX Runtime" in words
     # Every other speed is marked, but the predicted ratios in their own row.
     measured, predicted, after = words.partition("\npredicted")
     assert predicted

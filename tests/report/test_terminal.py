@@ -47,12 +47,12 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
     assert material.plan is not None
     material = replace(material, plan=replace(material.plan, limits=replace(material.plan.limits, metric=ctc)))
     header = read(page.render(replace(material, outcome=limited))).sections["header"]
-    assert "ctc loss 0.80% of 1.00% allowed, tokens 98.50%\u00a0agree (limit 98.00%\u00a0agree)" in header
+    assert "ctc loss 0.80% (limit 1.00%), tokens 98.50%\u00a0agree (limit 98.00%\u00a0agree)" in header
     assert re.search(r"ctc on labels\s*95.00%\s*92.70%\s*94.20%", header)
     out = verbose(limited, material, capsys)
     assert "ctc on labels 95.00% 92.70% 94.20%" in out
     assert "tokens (limit 98.00% agree) 100.00% agree 97.00% agree (beyond the limit) 98.50% agree" in out
-    assert "ctc loss 0.80% of 1.00% allowed, tokens 98.50% agree (limit 98.00% agree)" in out
+    assert "ctc loss 0.80% (limit 1.00%), tokens 98.50% agree (limit 98.00% agree)" in out
     told = terminal.outcome_object(Path("out"), limited)
     assert told["also"] == [{"name": "tokens", "bound": 0.98, "max_error": 0.02}]
     assert told["plan"]["also"] == {"tokens": {"value": 0.985, "error": 0.015}} and told["plan"]["accuracy"] == 0.942

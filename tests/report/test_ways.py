@@ -18,7 +18,7 @@ from tests.report.made_up_rate import CHOSEN, DEFAULT, made_up_limited_rate, mad
 from tests.report.seen import Seen, read
 
 CAPACITY = "1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2 callers"
-LIMITED = "149 requests/s (145 to 153), 19 of 20 answered within 43.8 ms of 50 ms allowed, 1.60 × float32's 93"
+LIMITED = "149 requests/s (145 to 153), 19 of 20 answered within 43.8 ms (limit 50 ms), 1.60 × float32's 93"
 
 
 def rated(material: Material, rate: Rate) -> Outcome:
@@ -39,7 +39,7 @@ def drawn(outcome: Outcome, material: Material) -> Seen:
 
 def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(rated(material, made_up_rate()), material, capsys)
-    where = "error 0.800 % of 1 % allowed: out/components/ for ONNX Runtime"
+    where = "error 0.800 % (limit 1 %): out/components/ for ONNX Runtime"
     assert lines[:2] == [
         f"{CAPACITY}; 163 items/s, {where}",
         "run it as: 2 runs at once, 1 thread each; the open model takes 84.0 MB",
@@ -49,7 +49,7 @@ def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.Captu
 def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(material: Material) -> None:
     rate = made_up_limited_rate()
     line = answer.sentence(rated(material, rate), "out").replace("\u00a0", " ")
-    assert line == f"{LIMITED}; capacity 163 items/s, error 0.800 % of 1 % allowed: out/ for ONNX Runtime"
+    assert line == f"{LIMITED}; capacity 163 items/s, error 0.800 % (limit 1 %): out/ for ONNX Runtime"
     assert "float32 keeps that at no rate; capacity" in str(replace(rate, base_rate_per_s=0.0))
     assert str(replace(rate, rate_per_s=None)) == f"{CAPACITY}; 163 items/s, but no rate keeps 50 ms"
 

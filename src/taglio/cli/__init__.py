@@ -112,7 +112,7 @@ def _stopped(stop: KeyboardInterrupt) -> int:
 
 
 def _readable(arguments: Sequence[str]) -> list[str]:
-    """The arguments. Raises BadOption for bytes that are no text in UTF-8: artifacts could not name such a file."""
+    """The arguments. Raises BadOption for bytes that are not UTF-8: artifacts could not name such a file."""
     for argument in arguments:
         try:
             argument.encode()

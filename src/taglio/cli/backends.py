@@ -22,7 +22,7 @@ def show(options: argparse.Namespace) -> Shown:
         for state in states:
             disk = size(state.bytes) if state.bytes else f"needs {size(state.need_bytes)}"
             rows.append(
-                [state.name, ", ".join(state.backends), state.status, disk, state.reason or _told(state.versions)]
+                [state.name, ", ".join(state.backends), state.status, disk, state.reason or _shown(state.versions)]
             )
         head = ["name", "rows of compare", "status", "disk", "versions"]
         console.show([Table(head, rows, words=frozenset({1, 2, 4}))])
@@ -49,7 +49,7 @@ def add(options: argparse.Namespace) -> Shown:
         built = {environment.name for environment in missing}
         for state in states:
             how = "built" if state.name in built else "already there"
-            say(f"{state.name}: {how}: {_told(state.versions)} ({size(state.bytes)})")
+            say(f"{state.name}: {how}: {_shown(state.versions)} ({size(state.bytes)})")
 
     return Shown(states, tables)
 
@@ -68,5 +68,5 @@ def remove(options: argparse.Namespace) -> Shown:
     return Shown(freed, tables)
 
 
-def _told(versions: Mapping[str, str]) -> str:
+def _shown(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -27,8 +27,8 @@ def emulate(options: argparse.Namespace) -> int:
         return emulation.joined(here).start(options.on, options.after).wait()
     with emulation.Emulation(Path(options.cluster)) as emulated:
         if (processors := emulation.processors(emulated.cluster)) > (cores := available_cores()):
-            text = f"the devices have {processors:g} processors in all, this machine has {cores}"
-            sys.stderr.write(f"{text}: streams are slower than on separate machines\n")
+            text = f"the devices have {processors:g} processors together, but this machine has {cores}"
+            sys.stderr.write(f"{text}: streams are slower here than on separate machines\n")
         try:
             if not options.bare:
                 with bar() as progress:

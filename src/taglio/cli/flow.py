@@ -23,7 +23,7 @@ from taglio.report.written import offer
 
 
 def quickstart(options: argparse.Namespace) -> Shown:
-    """Optimise the embedded model with a quarter of the effort: under a minute on two cores, with installation."""
+    """Optimise the embedded model with a quarter of the effort, in less than a minute on two quiet cores."""
     words = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
     words += ["--effort", "0.25", "-o", str(options.out), *(["--verbose"] if options.verbose else [])]
     return optimize(build_parser().parse_args(words, argparse.Namespace(progress=options.progress)))

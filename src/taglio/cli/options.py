@@ -182,7 +182,7 @@ OPTIONS: dict[str, Facts] = {
     "--json": option("print one JSON object instead of tables", **_FLAG),
     "--verbose": option("print every table and note, not only the answer", **_FLAG),
     "--shape": option(
-        "shape of an input (repeatable; default: from the data)",
+        "shape of an input whose sizes the model leaves open (repeatable; default: from the data)",
         action=_Shape,
         dest="shapes",
         default={},
@@ -205,12 +205,12 @@ OPTIONS: dict[str, Facts] = {
     ),
     "--preprocess": option(
         "images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox|crop|crop=SHORT_SIDE, size=HxW, "
-        "bilinear|bicubic|lanczos|nearest; value = (pixel - mean) x scale; sounds: rate=HZ, normalize (default: as "
-        "preprocessor_config.json says)",
+        "bilinear|bicubic|lanczos|nearest; value = (pixel - mean) x scale; sounds: rate=HZ, normalize (default: from "
+        "preprocessor_config.json)",
         default="",
         metavar="SPEC",
     ),
-    "--seed": option("random seed", type=natural, default=0),
+    "--seed": option("random seed (default 0)", type=natural, default=0),
     "--labels": option(
         "one label per sample, if --data has none: .txt, .json, .csv, .npy or .npz (default: the .txt beside DATA with "
         "the same name)",
@@ -252,19 +252,24 @@ OPTIONS: dict[str, Facts] = {
         default="pool",
     ),
     "--provider": option(
-        "execution provider for measuring the error; auto uses a GPU if ONNX Runtime supports it (default cpu: "
-        "the int8 kernels that a plan runs)",
+        "execution provider that measures the error: cpu (default; the int8 kernels that a plan runs), cuda, or auto, "
+        "a GPU if ONNX Runtime supports it",
         choices=("cpu", "cuda", "auto"),
         default="cpu",
     ),
-    "--keep-float": option("keep these blocks in float (repeatable)", **_LIST, metavar="PATTERN"),
-    "--force-int8": option("force these blocks to int8 (repeatable)", **_LIST, metavar="PATTERN"),
+    "--keep-float": option(
+        "keep blocks or operators with these names in float, such as '*head*' (repeatable)", **_LIST, metavar="PATTERN"
+    ),
+    "--force-int8": option(
+        "force blocks or operators with these names to int8, such as 'conv*' (repeatable)", **_LIST, metavar="PATTERN"
+    ),
     "--scheme": option(
-        "int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several for --max-error", default="auto"
+        "int8 scheme such as qdq-u8s8-asym-pc, or auto (default): measure several, choose for --max-error",
+        default="auto",
     ),
     "--threads": option(
-        "threads of a run (default: for optimize one, half or all of the cores that this process may use, whichever is "
-        "fastest; else all)",
+        "threads of a run (default: all cores that this process may use; optimize takes one, half or all, whichever is "
+        "fastest)",
         type=thread_count,
     ),
     "--spinning": option("let ONNX Runtime threads spin (dedicated machine)", **_FLAG),
@@ -295,8 +300,8 @@ OPTIONS: dict[str, Facts] = {
     "--devices": option("devices in order, as separated by --cut", type=names, default=[], metavar="A,B,..."),
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=Path),
     "--objective": option(
-        "what to optimise: latency (default) or rate (runs a second); with --cluster throughput, energy, sum (of "
-        "compute seconds), weights (latency=1,energy=0.5) or an order (throughput,energy)",
+        "what to optimise: latency (default) or rate (requests a second); with --cluster latency, throughput, energy, "
+        "sum (of compute seconds), weights (latency=1,energy=0.5) or an order (throughput,energy)",
         default="latency",
         metavar="AIM",
     ),
@@ -305,8 +310,8 @@ OPTIONS: dict[str, Facts] = {
         "place another model on the same devices (repeatable)", **_LIST, metavar="OUT,rate=5,max-error=1%"
     ),
     "--max-latency": option(
-        "limit on latency, such as 50ms: with --cluster on what is predicted, with --objective rate on 19 of 20 "
-        "requests at random",
+        "limit on latency, such as 50ms: with --cluster of the predicted one, with --objective rate of 19 of 20 "
+        "requests that arrive at random",
         type=duration,
         dest="max_latency_s",
         metavar="TIME",
@@ -333,7 +338,7 @@ OPTIONS: dict[str, Facts] = {
     ),
     "--explain": option("also show what each limit costs and the runner-up plan", **_FLAG),
     "--from": option(
-        "deployed plan.json: move blocks only if the gain exceeds the cost of moving them",
+        "plan.json of the plan that runs now: move blocks only if the gain exceeds the cost of moving them",
         dest="running",
         metavar="PLAN",
     ),
@@ -341,11 +346,10 @@ OPTIONS: dict[str, Facts] = {
         "with --from: cost of moving one block, in ms (default 1); for energy, at the largest power of any device",
         type=milliseconds,
         dest="switching_cost_s",
-        default=0.001,
         metavar="MS",
     ),
     "--time-limit": option(
-        "time limit per solve, in seconds (default 20; with --axes 4); one plan takes up to five solves",
+        "time limit per solve, in seconds (default 20; with --axes 4); a plan takes up to five solves",
         type=positive_float,
         dest="time_limit_s",
         metavar="S",
@@ -363,7 +367,7 @@ OPTIONS: dict[str, Facts] = {
         choices=("damage", "saved", "worth"),
         default="damage",
     ),
-    "--runs": option("number of timed runs (default 100, fewer of a slow model)", type=positive),
+    "--runs": option("number of timed runs (default 100; fewer for a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),
     "--load": option(
         "put deploy/ under load instead (at most 60 s): measure its capacity, then latency at a share of it (80%%) or "

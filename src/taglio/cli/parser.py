@@ -26,7 +26,10 @@ from taglio.errors import BadOption
 
 # The options that limit a plan, by the library's arguments; a limit without a name is on this metric.
 LIMITS, UNNAMED = ("max_error", "min_score", "max_drop"), "relative-l2"
-_ERROR = option("largest relative L2 change of any output, such as 0.01 or 1%%", type=fraction, default=0.01)
+_ERROR = option("largest relative L2 change of any output (default 1%%)", type=fraction, default=0.01)
+_ERROR_OF_SCHEME = option(
+    "with --scheme auto: relative L2 error that the scheme is chosen for (default 1%%)", type=fraction, default=0.01
+)
 _METHODS = ("static", "float16", "int8-weights", "int8-dynamic", "int4-weights")
 _BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
 _NAMES = option("as listed, such as openvino or torch", nargs="+", metavar="NAME")
@@ -130,7 +133,7 @@ COMMANDS = (
         "flow:profile",
         "time every block in every form, inside whole-model runs",
         f"{_MODEL} --state {_DATA} --labels --calibration {_MEASURING} --max-error --out",
-        {"--max-error": _ERROR},
+        {"--max-error": _ERROR_OF_SCHEME},
     ),
     Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --provider --effort"),
     Command(
@@ -165,7 +168,7 @@ COMMANDS = (
         "check that the promises of optimize still hold here: files, settings, versions, error, speed, memory",
         "folder --data",
         {"--data": option("measure the error on these inputs instead of the workspace's", type=Path)},
-        epilog="Exit code 5: a promise is broken. 6: a promise cannot be judged.",
+        epilog="Exit code 5: a promise is broken. 6: none is broken, but one cannot be judged.",
     ),
     Command("report", "flow:report", "write the HTML report and print its tables", "folder --by"),
     Command(
@@ -271,14 +274,14 @@ COMMANDS = (
                 "threads of a run (default: the plan's; several models share the processors)", type=positive
             ),
             "--kernel-cache": option(
-                "compiled kernels that OpenVINO keeps per model; fewer save memory, but sizes that come again may be "
-                "compiled again (default: OpenVINO's own limit)",
+                "compiled kernels that OpenVINO keeps per model; fewer save memory, but repeated sizes may be compiled "
+                "again (default: OpenVINO's own limit)",
                 type=whole(0),
                 metavar="KERNELS",
             ),
             "--queue": option("longest queue per model, in requests (default 64)", type=positive, default=64),
             "--batch": option(
-                "largest batch, in rows, for models with a dynamic batch dimension (default: as many items as the plan "
+                "largest batch, in rows, for models with a dynamic batch dimension (default: items that the plan "
                 "joins; 8 for a plan for latency)",
                 type=positive,
             ),

@@ -68,7 +68,7 @@ def cut(
     """
     missing = [block.name for block in graph.blocks if block.name not in devices]
     if missing:
-        raise BadOption(f"block {missing[0]} and {len(missing) - 1} more have no device: place every block")
+        raise BadOption(f"{plural(len(missing), 'block')} without a device, such as {missing[0]}: place every block")
     names = components(graph, devices, levels)
     ends = _ends(model, graph, devices, wires)
     if len(set(names.values())) == 1 and not ends:
@@ -225,7 +225,9 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
     for tensor in tensors:
         producer = tensor_of[tensor].producer if tensor in tensor_of else None
         if producer is None:
-            raise BadOption(f'`cuts` "{tensor}": no block writes this tensor: `taglio inspect` lists the tensors')
+            raise BadOption(
+                f'`cuts` "{tensor}": no block writes this tensor: taglio inspect MODEL --json lists the tensors'
+            )
         behind = {producer}
         for block in reversed(graph.blocks):  # everything the producer needs stays before the cut
             if block.name in behind:

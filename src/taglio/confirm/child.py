@@ -46,7 +46,9 @@ class Child:
         """The answer to a request. Raises MeasurementFailed if it is a problem, or if the process ends."""
         answer: dict[str, Any] = json.loads(self._asked(json.dumps(request)))
         if "problem" in answer:
-            raise MeasurementFailed(f"the race without taglio failed: {one_line(answer['problem'], 300)}")
+            raise MeasurementFailed(
+                f"the measuring process, which runs without taglio, failed: {one_line(answer['problem'], 300)}"
+            )
         return answer
 
     def _asked(self, line: str) -> bytes:
@@ -71,5 +73,7 @@ class Child:
             last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
             killed = f"was killed: it gave no answer for {_HANGS_S:.0f} s, or memory ran out"
             ended = killed if code == -signal.SIGKILL else f"ended with exit code {code}"
-            raise MeasurementFailed(f"the race without taglio {ended}: {one_line(last or 'it said nothing', 300)}")
+            raise MeasurementFailed(
+                f"the measuring process, which runs without taglio, {ended}: {one_line(last or 'it said nothing', 300)}"
+            )
         return answer

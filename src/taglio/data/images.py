@@ -168,7 +168,7 @@ def _crop(image: Image.Image, width: int, height: int, edge: int | None, method:
         return ImageOps.fit(image, (width, height), method)
     short = min(image.width, image.height)
     if edge < max(width, height):
-        raise BadOption(f"preprocess crop={edge} is smaller than the crop of {width} x {height}: give more")
+        raise BadOption(f"preprocess crop={edge} is smaller than the crop of {width} x {height}: give a larger one")
     if edge * max(image.width, image.height) // short * edge > MOST_PIXELS:
         raise BadData(f"an image of {image.width} x {image.height} is too long for crop={edge}: remove it")
     image = image.resize((edge * image.width // short, edge * image.height // short), method)

@@ -35,7 +35,7 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
         lacking = [name for name in dataset.names if name not in file_labels]
         if lacking:
             more = f" and {plural(len(lacking) - 1, 'other sample')}" if len(lacking) > 1 else ""
-            raise BadData(f"{path} has no label for {lacking[0]}{more}: add what is missing")
+            raise BadData(f"{path} has no label for {lacking[0]}{more}: add the missing labels")
         sample_labels = [file_labels[name] for name in dataset.names]
     else:
         count, dropped = len(dataset.samples), dataset.dropped
@@ -84,7 +84,7 @@ def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
                 columns = read_columns(path)
                 key = next((key for key in (*LABEL_KEYS, "") if key in columns), next(iter(columns), None))
                 if key is None or (len(columns) > 1 and key not in LABEL_KEYS):
-                    raise BadData(f"labels {path} has the keys {list(columns)}: save one array, named labels")
+                    raise BadData(f"labels {path} has the keys {list(columns)}: save one array, named label")
                 return list(columns[key].whole())
     raise BadData(f"labels {path}: give a .txt, .json, .csv, .npy or .npz")
 
@@ -123,7 +123,7 @@ def _json(path: Path) -> Sequence[Array] | Mapping[str, Array]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise BadData(f"labels {path} cannot be read as JSON ({one_line(error)})") from None
+        raise BadData(f"labels {path} cannot be read as JSON ({one_line(error)}): correct the file") from None
     if isinstance(value, dict):
         return {str(name): _label(path, name, label) for name, label in value.items()}
     if not isinstance(value, list):

@@ -158,8 +158,8 @@ def _proven(
     """The largest distance of the server's answers from the delivered ones. Raises BadOption if they differ."""
     if not answered:
         raise BadOption(
-            f"{model.folder}: holds no samples, by which an export for {_TITLES[layout]} is proven: build it again "
-            "with samples, or use `layout` plain"
+            f"{model.folder}: holds no samples, which prove an export for {_TITLES[layout]}: build it again with "
+            "samples, or use `layout` plain"
         )
     with scratch() as folder:
         parts = []
@@ -185,8 +185,8 @@ def _proven(
         except MeasurementFailed as error:
             reason = str(error).replace(f"{folder}: ", "")
             raise BadOption(
-                f"{model.folder} cannot be exported for {_TITLES[layout]}: opened as it opens files, {reason}: use "
-                "`layout` plain"
+                f"{model.folder} cannot be exported for {_TITLES[layout]}: opened with the settings that it can "
+                f"express, {reason}: use `layout` plain"
             ) from None
 
 

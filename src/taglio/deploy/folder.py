@@ -84,8 +84,8 @@ def read(folder: Path) -> DeliveredModel:
 
 
 def described(folder: Path) -> DeliveredModel:
-    """What deploy.json says of the delivered folder, whose files are not compared with their hashes. Raises BadArtifact
-    if it is missing or damaged."""
+    """The delivered folder as deploy.json describes it; its files are not compared with their hashes. Raises
+    BadArtifact if deploy.json is missing or damaged."""
     path = folder / MANIFEST
     try:
         manifest = msgspec.json.decode(artifact.read_bytes(path), type=_DeployJson)

@@ -1,4 +1,4 @@
-"""What a plan needs of a processor to answer as measured. Pure functions of forms and instruction sets.
+"""The instruction sets that a plan needs to answer as measured. Pure functions of forms and instruction sets.
 
 Two things change answers between processors, and no runtime reports either:
 
@@ -53,8 +53,8 @@ def unsafe_processors(needs: Needs, measured_on: Collection[str]) -> tuple[str, 
             )
     if needs.bfloat16:
         lines.append(
-            "not as fast on processors without bfloat16: OpenVINO computes in float32 there without a word; forms that "
-            "need none: --portable (in Python: portable=True)"
+            "not as fast on processors without bfloat16: OpenVINO computes in float32 there without a warning; forms "
+            "that need none: --portable (in Python: portable=True)"
         )
     return tuple(lines)
 
@@ -72,7 +72,7 @@ def lacks(needs: Needs, measured_on: Collection[str], here: Collection[str]) -> 
         )
     if needs.bfloat16 and not computes_bfloat16(here):
         lines.append(
-            f"this processor lacks {_BFLOAT16}: OpenVINO computes in float32 here without a word, so the speed-up does "
-            "not hold: optimise here, or with `portable`"
+            f"this processor lacks {_BFLOAT16}: OpenVINO computes in float32 here without a warning, so the speed-up "
+            "does not hold: optimise here, or with `portable`"
         )
     return tuple(lines)

@@ -164,7 +164,7 @@ def _with_openvino(
 
 
 def _instances(count: int, holds: str) -> str:
-    """The lines that make Triton run so many requests at once; `holds` is what it opens for each."""
+    """The lines that make Triton run `count` requests at once; `holds` says what it opens for each of them."""
     return f"# Each instance has {holds}.\ninstance_group [ {{ kind: KIND_CPU count: {count} }} ]"
 
 

@@ -175,7 +175,7 @@ def changed_files(folder: Path) -> list[str]:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """What deploy.json says, with every field that is read here."""
+    """The contents of deploy.json. Raises Changed if a field is missing."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         fields = {name: manifest[name] for name in ("inputs", "outputs", "sha256", "way")}
@@ -280,7 +280,7 @@ def load_array(path: Path) -> Any:
 
 
 def _check(folder: Path, samples: Path) -> tuple[list[str], float | None]:
-    """What differs, one line each, and how far the answers are off at most."""
+    """The differences, one line each, and the largest distance of an answer (None if nothing was run)."""
     changed = changed_files(folder)
     if changed:
         return [f"changed or missing: {', '.join(changed)}: copy the folder again"], None

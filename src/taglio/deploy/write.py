@@ -21,6 +21,7 @@ from taglio.deploy import verify
 from taglio.deploy.verify import MANIFEST, SAMPLES
 from taglio.errors import BadArtifact, one_line
 from taglio.model.captures import graphs
+from taglio.model.inputs import spec_of
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Exported, export, in_way
 from taglio.runtimes.way import Way
@@ -31,8 +32,8 @@ README, VERIFY, SAMPLES_FOLDER = "README.md", "verify.py", "samples"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What README.md says of the model beside its files. `speedup`, `error` and `data` are sentences, `instructions`
-    the processor's features; `warnings` say where the model must not be used."""
+    """What README.md says about the model, apart from its files. `speedup`, `error` and `data` are sentences,
+    `instructions` the processor's features; `warnings` say where the model must not be used."""
 
     model: str
     model_sha256: str
@@ -233,6 +234,8 @@ def write_readme(
         way=Way(**described["way"]),
         inputs=described["inputs"],
         outputs=described["outputs"],
+        takes=[str(spec_of(value)) for value in proto.graph.input],
+        gives=[str(spec_of(value)) for value in proto.graph.output],
         hashes=described["sha256"],
         settings={
             part["settings"]: json.loads((folder / part["settings"]).read_text()) for part in described["components"]

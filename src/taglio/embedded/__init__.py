@@ -1,4 +1,4 @@
-"""Where the embedded digits model and its held-out images lie. Reads neither, and trains nothing."""
+"""Paths of the embedded digits model and its held-out images. Reads neither, and trains nothing."""
 
 from __future__ import annotations
 

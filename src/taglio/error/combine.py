@@ -74,12 +74,14 @@ def fit_model(
     steps: tuple[tuple[float, float], ...] = ()
     everything = [*measured.single_readings, *measured.subset_readings]
     if metric.smooth:
-        telling = _telling(truth, measured.near)
+        near_limit = _near_limit(truth, measured.near)
         ratios = [
-            log(error / guess) if tells and error > _TINY and guess > _TINY else None
-            for error, guess, tells in zip(truth, predicted, telling, strict=True)
+            log(error / guess) if is_near and error > _TINY and guess > _TINY else None
+            for error, guess, is_near in zip(truth, predicted, near_limit, strict=True)
         ]
-        spreads = [reading.spread for reading, tells in zip(measured.subset_readings, telling, strict=True) if tells]
+        spreads = [
+            reading.spread for reading, is_near in zip(measured.subset_readings, near_limit, strict=True) if is_near
+        ]
         upper_log = hypot(
             _upper(ratios, measured.picked, confidence, _UNKNOWN),
             _among_inputs(spreads, meter.samples, len(held_out.samples)),
@@ -146,8 +148,8 @@ def _worst(shares: np.ndarray) -> np.ndarray:
     return np.sort(near[np.argsort(-ahead, kind="stable")[:_MOST]])
 
 
-def _telling(errors: np.ndarray, near: float | None) -> np.ndarray:
-    """Which subsets the interval is computed from, bool [subsets]: those near the limit, or all if those are few."""
+def _near_limit(errors: np.ndarray, near: float | None) -> np.ndarray:
+    """The subsets that the interval is computed from, bool [subsets]: those near the limit, or all if those are few."""
     if near is None:
         return np.ones(len(errors), bool)
     close = (errors > near / _NEAR_BY) & (errors < near * _NEAR_BY)

@@ -64,39 +64,39 @@ class Watch:
         if _root(change) <= _VARIES_BY_INPUT * _root(a):
             return ""
         step = 1 + change.size // _JUDGED
-        telling = _telling(change.ravel()[::step])
-        if np.count_nonzero(telling) < _FEWEST:
+        off_bulk = _off_bulk(change.ravel()[::step])
+        if np.count_nonzero(off_bulk) < _FEWEST:
             return ""
         if _root(changed) == 0.0:
             return "is the same for every input"
-        kept = _keeps_order(change.ravel()[::step], changed.ravel()[::step], telling)
+        kept = _keeps_order(change.ravel()[::step], changed.ravel()[::step], off_bulk)
         return "" if kept else "no longer depends on the input"
 
 
 def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
-    if _alike(a):
+    if _is_constant(a):
         return ""
-    telling = _telling(a)
-    count = np.count_nonzero(telling)
+    off_bulk = _off_bulk(a)
+    count = np.count_nonzero(off_bulk)
     if count >= _FEWEST_CONSTANT and (b == b[0]).all():
         return f"is {b[0]:.4g} everywhere"
     if count < _FEWEST:
         return ""
-    value, _ = _commonest(b[telling])
+    value, _ = _commonest(b[off_bulk])
     moved = np.abs(a - value) > _MOVED * np.std(a.astype(np.float64))
-    share = float(np.mean((b == value)[telling] & moved[telling]))
-    float_share = 1.0 if _alike(a[telling]) else _commonest(a[telling])[1]
+    share = float(np.mean((b == value)[off_bulk] & moved[off_bulk]))
+    float_share = 1.0 if _is_constant(a[off_bulk]) else _commonest(a[off_bulk])[1]
     if share > _ALIKE and share > float_share + 0.5 * _ALIKE:
         if share == 1.0:
             return f"is {value:.4g} everywhere"
         return f"is {value:.4g} in {share:.0%} of its values"
-    return "" if not ordered or _keeps_order(a, b, telling) else "ranks its values in a different order"
+    return "" if not ordered or _keeps_order(a, b, off_bulk) else "ranks its values in a different order"
 
 
-def _keeps_order(a: np.ndarray, b: np.ndarray, telling: np.ndarray) -> bool:
-    """Whether the `telling` values have the same order in `a` and `b`, or else all values do: the telling values of a
+def _keeps_order(a: np.ndarray, b: np.ndarray, off_bulk: np.ndarray) -> bool:
+    """Whether the values `off_bulk` have the same order in `a` and `b`, or else all values do: those values of a
     mask are all 1 and have no order."""
-    return max(rank_correlation(a[telling], b[telling]), rank_correlation(a, b)) >= _ORDER
+    return max(rank_correlation(a[off_bulk], b[off_bulk]), rank_correlation(a, b)) >= _ORDER
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -107,11 +107,11 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float(x @ y) / norm if norm > 0.0 else 0.0
 
 
-def _alike(values: np.ndarray) -> bool:
+def _is_constant(values: np.ndarray) -> bool:
     return bool(np.std(values.astype(np.float64)) <= _VARIES * _root(values))
 
 
-def _telling(a: np.ndarray) -> np.ndarray:
+def _off_bulk(a: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(a - np.median(a)) > _OFF_BULK * np.std(a.astype(np.float64)))
 
 

@@ -43,7 +43,7 @@ class TaskJudge:
         """`names` are the names of the outputs, `where` those of the samples. Raises BadData for labels that the task
         cannot use, or if it needs labels and there are none."""
         if task.needs_labels and labels is None:
-            raise BadData(f"metric {task.name} needs labels: save them under the key labels, or give `labels`")
+            raise BadData(f"metric {task.name} needs labels: save them under the key label, or give `labels`")
         self._task, self._names, self._where = task, tuple(names), dict(enumerate(where))
         self.labelled = labels is not None and task.label is not None
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
@@ -80,7 +80,7 @@ class TaskJudge:
             pairs = zip(read(changed), self._truths[index], strict=True)
             return [self._task.match(answer, truth, setting) for answer, truth in pairs]
         except BadData as error:
-            raise BadData(f"{error} (sample {self._where.get(index, index)})") from None
+            raise BadData(f"sample {self._where.get(index, index)}: {error}") from None
 
     def value(self, evidence: Sequence[Any]) -> float:
         """The task's score. Raises BadData for too few inputs."""

@@ -103,7 +103,7 @@ class _LogNormal:
         return self._value(self.log_mean)
 
     def end(self, probability: float) -> float:
-        """What the mean of other values stays below with this probability."""
+        """The value that the mean of other values stays below with this probability."""
         return self._value(self.log_mean + t_quantile(probability, self.freedom) * sqrt(self.variance))
 
     def _value(self, log_value: float) -> float:

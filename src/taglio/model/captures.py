@@ -1,4 +1,4 @@
-"""What operators read, directly or in their subgraphs, and which operator writes it; renaming it. Builds no blocks.
+"""Which tensors an operator reads, also in its subgraphs, and which operator writes them; renaming. Builds no blocks.
 
 The body of an If, Loop or Scan reads tensors of the graphs around it by name. A name that a body defines itself (an
 input, a weight, an operator's output) shadows an outer tensor of the same name.
@@ -46,14 +46,14 @@ def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
 def ahead(
     node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], kinds: Collection[str]
 ) -> onnx.NodeProto | None:
-    """The first node from `node` towards what each reads first whose type is not in `kinds`."""
+    """The first operator whose type is not in `kinds`, from `node` on along first inputs; None if there is none."""
     while node is not None and node.op_type in kinds:
         node = writer.get(node.input[0])
     return node
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Rename, in place, what `node` and its subgraphs at any depth read: old name -> new name."""
+    """Rename, in place, the tensors that `node` and its subgraphs at any depth read: old name -> new name."""
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
     for graph in bodies(node):
@@ -68,7 +68,7 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
-    """Rename, in place, what subgraphs define under a name that an enclosing graph uses too; True if any was renamed.
+    """Rename, in place, tensors of subgraphs whose name an enclosing graph uses too; True if any was renamed.
 
     `outer` are the names that enclosing graphs define.
     """

@@ -76,8 +76,8 @@ def _declared(shape: Iterable[int], kind: int) -> TensorInfo:
 
 
 def observe_random(model: Model) -> tuple[dict[str, TensorInfo] | None, str]:
-    """Shapes and types for random inputs, a dynamic batch taken as 1; and a line that says what was taken. The model
-    runs only if shape inference leaves some of them open.
+    """Shapes and types for random inputs, with 1 for a dynamic batch; and a line that says which sizes were assumed.
+    The model runs only if shape inference leaves some of them open.
 
     None if other dimensions are dynamic, or the model did not run on random values: only static shapes are known then.
     """

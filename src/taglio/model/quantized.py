@@ -55,7 +55,7 @@ def already_quantized(proto: onnx.ModelProto, requantized: bool = False) -> tupl
         return ()
     if requantized:
         return (f"quantised operators without a known float form stay: {listed(counts)}",)
-    what = "the model is quantised already: float32 stands for it as it is, and other runtimes round it differently"
+    what = "the model is quantised already: float32 means the model as given, and other runtimes round it differently"
     return (f"{what}; to plan from float instead: --requantize (in Python: requantize=True)",)
 
 

@@ -62,7 +62,7 @@ class Effort:
 
     @property
     def patience_s(self) -> float:
-        """Seconds that the least that is measured may take."""
+        """Seconds that the minimum of rounds may take."""
         return _PATIENCE * self.budget_s
 
     @property
@@ -77,16 +77,16 @@ class Effort:
         return min(most, max(fewest, int(self.budget_s / self.run_s)))
 
     def models(self, runs: int = 1) -> int:
-        """How many models may be opened and run so many times each."""
+        """How many models may be opened, with `runs` runs of each."""
         return min(self.sessions, int(self.patience_s / max(1e-9, runs * self.run_s)))
 
     def is_slow(self, models: int) -> bool:
-        """Whether so many models are timed once each: kernels have rounds of their own, at most as many as whole
-        models."""
+        """Whether `models` models, timed side by side, would exceed `patience_s`, so that each is timed once. Kernels
+        are recorded in rounds of their own, at most as many as those of whole models."""
         return self._exceeds_patience(models, _WARMUP + 1 + 2 * self.minimum)
 
     def warmup(self, models: int) -> int:
-        """Uncounted runs of a new session, if so many models are timed."""
+        """Uncounted runs of a new session, if `models` models are timed."""
         return int(not self._exceeds_patience(models, 2)) if self.is_slow(models) else _WARMUP
 
     def _exceeds_patience(self, models: int, runs: int) -> bool:

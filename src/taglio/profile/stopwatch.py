@@ -157,12 +157,12 @@ class _Timing:
 
     @property
     def progress(self) -> Progress | None:
-        """Who is told of the rounds of a group; of slow models, the number of groups says enough."""
+        """Where the rounds of a group are reported. For slow models only finished groups are reported, by `timed`."""
         return None if self.is_slow else self.watch.progress
 
     def timed(self) -> dict[str, Timed]:
         """The times of all models, in groups that fit in memory. The first model is timed in every group, and the drift
-        that it shows is removed from the others; slow models are timed by themselves."""
+        that it shows is removed from the others; slow models are timed one at a time."""
         timed, first = dict[str, Timed](), ""
         while waiting := self._waiting(timed):
             names = [first, *waiting] if first else waiting

@@ -225,9 +225,7 @@ def _errors(outcome: Outcome) -> str:
 
 
 def _of_limit(metric: Metric, loss: float, most: float) -> str:
-    if metric.larger_is_better and not metric.labelled:
-        return f"{metric.title} {shown(metric, loss)} ({allowed(metric, most)})"
-    return f"{metric.title} {shown(metric, loss)} of {_limit(metric, most)} allowed"
+    return f"{metric.title} {shown(metric, loss)} ({allowed(metric, most)})"
 
 
 def _limits(outcome: Outcome) -> str:

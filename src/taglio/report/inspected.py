@@ -1,4 +1,4 @@
-"""What `taglio inspect` prints: a summary of the model, and its blocks where they are wanted. Computes nothing."""
+"""What `taglio inspect` prints: a summary of the model and, on request, its blocks. Computes nothing."""
 
 import shlex
 from collections.abc import Sequence

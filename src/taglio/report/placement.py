@@ -52,7 +52,9 @@ def _devices(plan: Plan) -> Table:
                 "assumed" if use.assumed else "measured",
             ]
         )
-    return Table(["device", "blocks", "in int8", "busy", "energy", "memory", "of", "times"], rows, words=frozenset({7}))
+    return Table(
+        ["device", "blocks", "in int8", "busy", "energy", "memory", "limit", "times"], rows, words=frozenset({7})
+    )
 
 
 def _crossings(plan: Plan) -> Table:

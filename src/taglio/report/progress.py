@@ -9,51 +9,51 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from taglio.progress import Progress as Tell
+from taglio.progress import Progress as Callback
 
 # Least seconds between two lines, and before the first: a shorter stage writes no line.
 _LINE_EVERY_S = 30.0
 
 
 @contextmanager
-def bar(quiet: bool = False) -> Iterator[Tell | None]:
+def bar(quiet: bool = False) -> Iterator[Callback | None]:
     """A callback (what, done, total) that draws, from its first call on; None if `quiet`."""
     if quiet:
         yield None
     elif not sys.stderr.isatty():
         yield _lines(_LINE_EVERY_S)
     else:
-        with _drawn() as tell:
-            yield tell
+        with _drawn() as report:
+            yield report
 
 
 @contextmanager
-def _drawn() -> Iterator[Tell]:
+def _drawn() -> Iterator[Callback]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
     tasks: dict[str, TaskID] = {}
 
-    def tell(what: str, done: int, total: int) -> None:
+    def report(what: str, done: int, total: int) -> None:
         progress.start()
         if what not in tasks:
             tasks[what] = progress.add_task(what, total=total)
         progress.update(tasks[what], completed=done, total=total)
 
     try:
-        yield tell
+        yield report
     finally:
         if tasks:
             progress.stop()
 
 
-def _lines(every_s: float) -> Tell:
+def _lines(every_s: float) -> Callback:
     begun = last = monotonic()
 
-    def tell(what: str, done: int, total: int) -> None:
+    def report(what: str, done: int, total: int) -> None:
         nonlocal last
         now = monotonic()
         if now - last >= every_s:
             last = now
             sys.stderr.write(f"after {now - begun:.0f} s: {what}, {done} of {total}\n")
 
-    return tell
+    return report

@@ -267,7 +267,7 @@ def _movement_before(node: Any) -> Any | None:
 
 
 def _replacement(node: Any) -> Any | None:
-    """What the plugin replaces an openvino.Node by; None if it does not, or not here."""
+    """The operator by which the plugin would later replace an openvino.Node; None if it keeps the node."""
     old = importlib.import_module("openvino.opset1")
     inputs, attributes, shape = node.input_values(), node.get_attributes(), node.get_output_partial_shape(0)
     kind = node.get_type_name()

@@ -186,9 +186,9 @@ def open_model(
 
 
 def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
-    """How one of so many `models` runs on `cores` processors, which they share equally. A run has `threads` if given;
-    else those of the plan, but no more than the share. Only as many runs go on at once as fit into the share. A model
-    alone that runs once at a time has the threads of its plan. Several models do not spin."""
+    """The way of running one of `models` models, which share `cores` processors equally. A run has `threads` threads if
+    that is given, else those of the plan, but no more than the share. There are at most as many runs at once as fit
+    into the share. A single model with one run at a time keeps the threads of its plan. Several models do not spin."""
     share = max(1, cores // models)
     most = planned.threads if models == planned.at_once == 1 else share
     of_run = threads or min(planned.threads, most)

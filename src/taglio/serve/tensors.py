@@ -38,7 +38,8 @@ def spec_of(declared: InputSpec) -> TensorSpec:
     datatype = DATATYPES.get(dtype_of(declared.dtype).name)
     if datatype is None:
         raise BadModel(
-            f"tensor {declared.name} is {declared.dtype}, which the Open Inference Protocol has no datatype for"
+            f"tensor {declared.name} is {declared.dtype}, for which the Open Inference Protocol has no datatype: "
+            "export the model with another type"
         )
     return TensorSpec(declared.name, datatype, declared.sizes(-1))
 

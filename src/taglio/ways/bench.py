@@ -48,7 +48,7 @@ class LoadBench(Child):
         ]
 
     def open_loop(self, folder: Path, per_s: float, count: int) -> list[float]:
-        """Seconds from arrival to answer of `count` requests that come at random, `per_s` in the mean."""
+        """Seconds from arrival to answer of `count` requests that arrive at random, `per_s` on average."""
         self._count += 1
         request = {"do": "open_loop", "folder": str(folder), "per_s": per_s, "count": count, "seed": self._count}
         seconds: list[float] = self.ask(request)["seconds"]

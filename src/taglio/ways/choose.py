@@ -18,7 +18,7 @@ from taglio.ways.result import TriedWay
 
 # The number of float's best ways that are tried with every other model.
 _BEST = 3
-# If more ways than this cannot be opened and none can, the model cannot be opened.
+# If more ways than this were tried and none can be opened, the search fails.
 _REFUSALS = 3
 
 
@@ -40,8 +40,8 @@ class Bursts:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A model in deploy/'s format in `folder`, by its plan's `name`: the `runtime` that runs it, what may change in
-    its way, and whether it is the float model."""
+    """A model that takes part in the search, in deploy/'s format in `folder`, by its plan's `name`: the `runtime` that
+    runs it, what may change in its way, and whether it is the float model."""
 
     name: str
     runtime: str
@@ -61,8 +61,9 @@ class Goal:
 
 @dataclass(slots=True)
 class Tries:
-    """The ways that were measured, in a process that holds them open. `root` takes a folder for each. A run of the
-    source model takes about `run_s`. What takes more than `memory_bytes` is out."""
+    """The ways that were measured, in a process that holds them open, each in a folder below `root`. A run of the
+    source model takes about `run_s`. A way whose open model takes more than `memory_bytes` (None: no limit) has the
+    value 0. `progress` is called with the percentage of the time that has passed, and 100."""
 
     bench: LoadBench
     models: Mapping[str, Contender]
@@ -71,7 +72,7 @@ class Tries:
     effort: Bursts
     run_s: float
     memory_bytes: int | None = None
-    tell: Callable[[int, int], None] | None = None
+    progress: Callable[[int, int], None] | None = None
     folders: dict[Choice, Path] = field(default_factory=dict)
     memory: dict[Choice, int] = field(default_factory=dict)
     bursts: dict[Choice, list[Burst]] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class Tries:
                 raise
 
     def value(self, choice: Choice) -> float:
-        """Items or requests per second; 0 if the choice is out."""
+        """Items or requests per second; 0 if the choice breaks a limit."""
         if self.is_too_large(choice):
             return 0.0
         limit_s = self.goal.max_latency_s
@@ -160,8 +161,8 @@ def service_of(bursts: Mapping[Choice, Sequence[Burst]]) -> ServiceTimes:
 
 
 def choose(tries: Tries) -> list[Choice]:
-    """The choices that were measured and are not out, best first: ways of the float models are climbed, then the other
-    models are tried in the best of these, and climb on from there."""
+    """The choices that keep the limits, best first. First the ways of the float models are searched; then the plans are
+    tried in the best of these ways, and the search goes on from there."""
     end_s = time.perf_counter() + tries.effort.seconds
     sides = {name: model.sides for name, model in tries.models.items()}
     first = tries.effort.seconds
@@ -170,8 +171,8 @@ def choose(tries: Tries) -> list[Choice]:
         left_s = end_s - time.perf_counter()
         if tries.bursts and left_s <= 0.0:
             return {}
-        if tries.tell is not None:
-            tries.tell(int(100 * (1.0 - max(0.0, left_s) / first)), 100)
+        if tries.progress is not None:
+            tries.progress(int(100 * (1.0 - max(0.0, left_s) / first)), 100)
         return tries.measure(choices)
 
     floats = [model for model in tries.models.values() if model.is_float]

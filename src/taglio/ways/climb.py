@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from taglio.runtimes.way import Way
 
-# A way that gains less than this share is no better; the most rounds of measuring; the number of best ways whose
+# The share that a way must gain to count as better; the largest number of rounds; the number of best ways whose
 # neighbours are measured in a round.
 GAIN, ROUNDS, WIDTH = 0.02, 6, 2
 # The most threads of all runs together, as a multiple of the cores; the most items joined.
@@ -72,11 +72,12 @@ def climb(
     value_of: Mapping[Choice, float] | None = None,
     rounds: int = ROUNDS,
 ) -> dict[Choice, float]:
-    """The value of every choice that was measured or is in `value_of`, on one scale; larger is better, 0 is out.
+    """The value of every choice that was measured or is in `value_of`, on one scale. Larger is better; 0 means that a
+    choice breaks a limit.
 
-    `measure` returns values of some choices that were measured side by side; none, if there is no time left. The best
-    so far takes part in every round: the machine's speed drifts between rounds, and its value brings the others to one
-    scale.
+    `measure` returns the values of choices that it measured side by side, or no values if no time is left. The best
+    choice so far takes part in every round: the machine's speed drifts from round to round, and the value of that
+    choice brings the others to one scale.
     """
     value_of = dict(value_of or {})
     wanted = [choice for choice in dict.fromkeys(starts) if choice not in value_of]

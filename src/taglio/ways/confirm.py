@@ -1,5 +1,5 @@
-"""Confirm a way: its capacity and its rate over fresh openings, beside the source model as users of ONNX Runtime run
-it. What selected it is not reported."""
+"""Confirm a way: its capacity and its rate over fresh openings, beside the source model in ONNX Runtime with default
+options. Selects nothing."""
 
 import time
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ _REQUESTS, _LOAD_S = 1000, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A model in a way, in a `folder` for each number of items joined in a run, the largest of which is the way's."""
+    """A model in a way: by the number of items joined in a run, the folder that holds it. The largest number is the
+    way's."""
 
     way: Way
     folders: dict[int, Path]
@@ -84,8 +85,8 @@ def figure(values: Sequence[float]) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedRate:
-    """The rate that a load confirmed, and the latency of 19 of 20 requests at it. `p95_s` None: it was not confirmed,
-    for the reason `why`."""
+    """The rate that a load confirmed, and the latency of 19 of 20 requests at that rate. `p95_s` is None if the rate
+    was not confirmed, for the reason `why`."""
 
     rate: Figure
     p95_s: float | None
@@ -100,8 +101,8 @@ def rate_of(openings: Sequence[Opening], model: int, way: Way, limit_s: float) -
 
 
 def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
-    """The replayed rate as a real load confirms it, within so many seconds: requests that come at random at that rate,
-    or at a lower one, until 19 of 20 are answered within 0.9 of the limit."""
+    """The rate that a real load confirms, from the `replayed` one, within so many seconds: requests arrive at random at
+    that rate, which is lowered until 19 of 20 requests are answered within 0.9 of the limit."""
     rate, until, latencies_s = replayed, time.perf_counter() + seconds, list[float]()
     while True:
         per_s = _MORE * rate.value
@@ -122,8 +123,8 @@ def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, 
 
 
 def under_loads(bench: LoadBench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
-    """Latencies at shares of a capacity that was measured just before, and a line on those for which no time was left,
-    or ""."""
+    """Latencies at shares of a capacity that was measured just before, and a line that names the shares for which no
+    time was left, or ""."""
     until, loads = time.perf_counter() + seconds, list[Load]()
     for index, share in enumerate(LOADS):
         left_s = (until - time.perf_counter()) / (len(LOADS) - index)

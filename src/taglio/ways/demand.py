@@ -1,11 +1,11 @@
-"""How many requests a model is to answer, as a value. Measures nothing."""
+"""The load that a model is put under, as a value. Measures nothing."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests that come at random: `per_s` in the mean, or a `share` of the capacity. The other one is None."""
+    """Requests that arrive at random: `per_s` on average, or a `share` of the capacity. The other one is None."""
 
     share: float | None = None
     per_s: float | None = None

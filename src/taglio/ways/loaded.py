@@ -15,9 +15,9 @@ P95_REQUESTS, P99_REQUESTS = 1000, 5000
 
 
 def loaded(bench: LoadBench, folder: Path, per_s: float, share: float, seconds: float) -> Load:
-    """The latency under requests that come at random, `per_s` in the mean, which is a `share` of the capacity. `bench`
+    """The latency under requests that arrive at random, `per_s` on average, which is a `share` of the capacity. `bench`
     holds `folder` open. It sends as many requests as are answered within `seconds`, from one to P99_REQUESTS. At a
-    share of 1 or more the queue grows as long as requests come, so latencies depend on the number of requests.
+    share of 1 or more the queue grows as long as requests arrive, so latencies depend on the number of requests.
 
     Raises MeasurementFailed if the model fails on a request.
     """

@@ -6,10 +6,10 @@ that is delivered. A request says what to `do`:
 * `open`: the `folders`, beside those that are open, with `samples` to run them on. The answer has the bytes of `memory`
   that each took.
 * `close`: all folders.
-* `closed`: in turn, in an order that is drawn anew for each of `rounds`, as many callers of each of `folders` as may
-  run at once ask again as soon as they are answered, for `seconds`. The answer has, for each folder and round, the
-  items per second (`per_s`) and the seconds of each run (`runs`).
-* `open_loop`: `count` requests of one item arrive at `folder` at random (exponential gaps), `per_s` in the mean. The
+* `closed`: in each of `rounds`, the `folders` take turns in a new random order. In its turn a folder has as many
+  callers as runs at once, who ask again as soon as they are answered, for `seconds`. The answer has, for each folder
+  and round, the items per second (`per_s`) and the seconds of each run (`runs`).
+* `open_loop`: `count` requests of one item arrive at `folder` at random (exponential gaps), `per_s` on average. The
   answer has the `seconds` of each from its arrival to its answer, waiting included.
 """
 
@@ -76,11 +76,11 @@ class Loads:
         arrival_s = time.perf_counter() + 0.01
 
         def answered(index: int, came_s: float) -> Any:
-            def note(answer: Any) -> None:
+            def record(answer: Any) -> None:
                 seconds[index] = time.perf_counter() - came_s if answer.exception() is None else float("inf")
                 left.release()
 
-            return note
+            return record
 
         for index in range(request["count"]):
             arrival_s += draw.expovariate(request["per_s"])

@@ -1,4 +1,4 @@
-"""How long requests take that arrive at random, by replaying arrivals over measured runs. Measures nothing."""
+"""The latency of requests that arrive at random, by replaying arrivals over measured runs. Measures nothing."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class ServiceTimes:
 
 
 def waits(service: ServiceTimes, way: Way, per_s: float, seed: int = 0, requests: int = _REQUESTS) -> np.ndarray:
-    """Seconds from arrival to answer, one for each of `requests` that arrive at random, `per_s` in the mean. A free run
+    """Seconds from arrival to answer, one for each of `requests` that arrive at random, `per_s` on average. A free run
     takes the requests that have arrived, at most `way.joined` of them, or waits for the next one."""
     draw = np.random.default_rng(seed)
     # Lists, since NumPy takes ten times as long to read one element.

@@ -24,10 +24,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class TriedWay:
-    """A way of the search: `capacity_per_s` items per second with as many callers as run at once; `rate_per_s`, the
-    highest rate of requests that arrive at random within the limit on latency (None without one), and `latency_s`, the
-    latency of 19 of 20 of them there, or of 19 of 20 runs without a limit. Values select, and are not what is
-    reported. `memory_bytes` is what the open model took. `model` is the plan's name."""
+    """A way that was measured in the search, whose figures select and are not confirmed. `model` is the plan's name.
+
+    `capacity_per_s`: items per second with as many callers as the way has runs at once. `rate_per_s`: the highest rate
+    of requests that arrive at random within the limit on latency (None without a limit). `latency_s`: the latency of 19
+    of 20 requests at that rate, or of 19 of 20 runs without a limit. `memory_bytes`: the memory of the open model.
+    """
 
     model: str
     runtime: str
@@ -40,8 +42,8 @@ class TriedWay:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that came at random at a `share` of the capacity, `per_s` in the mean: the latency of half, 19 of 20 and
-    99 of 100 of them. A percentile of too few requests is None."""
+    """Requests that arrived at random at a `share` of the capacity, `per_s` on average: the latency of half, 19 of 20
+    and 99 of 100 of them. A percentile of too few requests is None."""
 
     share: float
     per_s: float
@@ -53,15 +55,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The way that was chosen for a rate, and what it does, raced beside the source model in ONNX Runtime with default
-    options.
+    """The way that was chosen for a rate, and its figures, measured beside the source model in ONNX Runtime with
+    default options.
 
-    `capacity_per_s`: items per second while as many callers as run at once ask again as soon as they are answered.
-    `over_one` is how many times that of the source with one caller, `over_many` with as many `callers` as the way has.
-    `max_latency_s` is the limit; `rate_per_s` the highest rate of requests that arrive at random at which `p95_s`, the
-    latency of 19 of 20 of them, is at most 0.9 of it; `base_rate_per_s` is the better of the same for the source with
-    one caller and with many. `alone` says why requests are not joined, or is "". `left_out` names what did not fit into
-    the time. `memory_bytes` is what the model took.
+    `capacity_per_s`: items per second if as many callers as the way has runs at once ask again as soon as they are
+    answered. `over_one`: the capacity divided by that of the source with one caller. `over_many`: divided by that of
+    the source with `callers` callers, as many as the way has runs at once. `max_latency_s`: the limit. `rate_per_s`:
+    the highest rate of requests that arrive at random at which `p95_s`, the latency of 19 of 20 of them, is at most 0.9
+    of the limit. `base_rate_per_s`: the same for the source with one caller or with many, whichever is higher. `alone`:
+    why requests are not joined, or "". `left_out`: what there was no time for. `memory_bytes`: the memory of the open
+    model.
     """
 
     model: str
@@ -106,7 +109,7 @@ class Rate:
             return f"{self.capacity_gain}; {self.capacity}"
         if self.rate_per_s is None or self.p95_s is None:
             return f"{self.capacity_gain}; {self.capacity}, but no rate keeps {self.limit}"
-        within = f"19 of 20 answered within {_figures(self.p95_s * 1e3)} ms of {self.limit} allowed"
+        within = f"19 of 20 answered within {_figures(self.p95_s * 1e3)} ms (limit {self.limit})"
         base = "float32 keeps that at no rate"
         if self.base_rate_per_s:
             base = f"{self.rate_per_s.value / self.base_rate_per_s:.2f} × float32's {_figures(self.base_rate_per_s)}"

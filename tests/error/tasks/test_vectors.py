@@ -77,7 +77,7 @@ def test_embeddings_of_a_batch_are_samples_of_their_own() -> None:
         alone = scored(name, [{"y": row[None]} for row in other], [{"y": row[None]} for row in rows])
         changed, same = ([{"y": each[:4]}, {"y": each[4:]}] for each in (other, rows))
         assert scored(name, changed, same, image=(8, 8), batches=batches) == pytest.approx(alone)
-    with pytest.raises(BadData, match=r"no output of y \[1, 16\] has a batch of 4.*\(sample 0\)"):
+    with pytest.raises(BadData, match=r"sample 0: no output of y \[1, 16\] has a batch of 4"):
         scored("similarity", [{"y": rows[:1]}], [{"y": rows[:1]}], image=(8, 8), batches=[4])
 
 

@@ -78,7 +78,10 @@ def scores_of(outputs: Outputs, metric: str) -> np.ndarray:
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim >= 2 and max(array.shape[1:]) > 1:
             return array
-    raise BadData(f"metric {metric}: no output of {shapes(outputs)} holds scores of classes")
+    raise BadData(
+        f"metric {metric}: no output of {shapes(outputs)} holds scores of classes: use relative-l2, or a function of "
+        "your own"
+    )
 
 
 def vector_of(outputs: Outputs, metric: str) -> np.ndarray:
@@ -86,7 +89,7 @@ def vector_of(outputs: Outputs, metric: str) -> np.ndarray:
     pooled embedding behind token states. Raises BadData if there is none."""
     floats = [np.asarray(value) for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
     if not floats:
-        raise BadData(f"metric {metric}: no output of {shapes(outputs)} is float")
+        raise BadData(f"metric {metric}: no output of {shapes(outputs)} is float: use a function of your own")
     fewest = min(array.ndim for array in floats)
     return np.asarray([array for array in floats if array.ndim == fewest][-1], np.float64).ravel()
 

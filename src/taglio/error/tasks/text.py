@@ -88,7 +88,8 @@ def _steps(outputs: Outputs) -> np.ndarray:
     if scores.ndim == 3 and 1 in scores.shape[:2]:
         return scores.reshape(-1, scores.shape[2])
     if scores.ndim != 2:
-        raise BadData(f"metric ctc: output {list(scores.shape)} must be [steps, classes] with a batch of 1")
+        shape = list(scores.shape)
+        raise BadData(f"metric ctc: output {shape} must be [steps, classes] with a batch of 1: use relative-l2")
     return scores
 
 

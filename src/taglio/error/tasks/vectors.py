@@ -48,7 +48,8 @@ def right(classes: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarra
     """The number of correct positions, and of all that count."""
     if truth.size != classes.size:
         if setting.labelled:
-            raise BadData(f"metric tokens: {plural(truth.size, 'label')} for {plural(classes.size, 'position')}")
+            labels, positions = plural(truth.size, "label"), plural(classes.size, "position")
+            raise BadData(f"metric tokens: {labels} for {positions}: give one each")
         return np.array([0.0, truth.size])
     counted = truth != IGNORED
     return np.array([(classes == truth)[counted].sum(), counted.sum()], np.float64)
@@ -134,7 +135,8 @@ def map_label(label: np.ndarray) -> np.ndarray:
 def overlaps(pixels: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
     """Pixel counts by class [3, classes]: correct, predicted, and true."""
     if truth.size != pixels.size:
-        raise BadData(f"metric segmentation: {plural(truth.size, 'labelled pixel')} for {pixels.size} of the output")
+        labelled = plural(truth.size, "labelled pixel")
+        raise BadData(f"metric segmentation: {labelled} for {pixels.size} of the output: give one each")
     counted = truth != IGNORED
     pixels, truth = pixels[counted], truth[counted]
     classes = int(max(pixels.max(initial=0), truth.max(initial=0))) + 1
@@ -188,7 +190,7 @@ def read_numbers(outputs: Outputs, _: Setting) -> np.ndarray:
     """All float values, flat. Raises BadData if there are none."""
     rows = [np.asarray(value, np.float64).ravel() for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
     if not rows:
-        raise BadData("metric r2: no output is float")
+        raise BadData("metric r2: no output is float: use a function of your own")
     return np.concatenate(rows)
 
 
@@ -202,7 +204,7 @@ def number_label(label: np.ndarray) -> np.ndarray:
 def residuals(numbers: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
     """The number of values, their mean, Σ(y − mean)² within the sample, and Σ(y − ŷ)²."""
     if truth.size != numbers.size:
-        raise BadData(f"metric r2: {plural(truth.size, 'label')} for {plural(numbers.size, 'number')}")
+        raise BadData(f"metric r2: {plural(truth.size, 'label')} for {plural(numbers.size, 'number')}: give one each")
     mean = truth.mean() if truth.size else 0.0
     return np.array([truth.size, mean, ((truth - mean) ** 2).sum(), ((truth - numbers) ** 2).sum()])
 
