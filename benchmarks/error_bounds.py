@@ -53,7 +53,7 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
         limits = Limits(float(bound))
         before = make_plan(work.graph, profile, model, limits)
         at_first = error(before.assignment())
-        tried = search(work.graph, profile, model, limits, meter, {}, rounds=6)
+        tried = search(work.graph, profile, model, limits, meter, rounds=6)
         holding = [trial for trial in tried if trial.holds]
         last = min(holding, key=lambda trial: trial.plan.predicted_latency_s.value) if holding else None
         after = error(last.plan.assignment()) if last is not None else 0.0  # nothing held: float stays

@@ -7,7 +7,7 @@ from taglio.error.measure import Evidence
 from taglio.error.model import BlockNoise, ErrorModel, OutputModel
 from taglio.model.graph import Graph
 from taglio.profile.result import Profile
-from taglio.quantize.precision import FLOAT32, Assignment
+from taglio.quantize.precision import FLOAT32, Assignment, Forms, key_of
 from tests.plan.made_up import Sketch, choosers, error_of, forms, profile_of
 
 
@@ -41,13 +41,18 @@ class Hidden:
 
     def __init__(self, graph: Graph, error: ErrorModel, factor: float, spread: float = 0.0) -> None:
         self.graph, self.error, self.factor, self.spread = graph, error, factor, spread
-        self.asked: list[str] = []
+        self.measured = dict[Forms, Evidence]()
+        self.asked: list[Forms] = []
 
     def evidence(self, assignment: Assignment) -> Evidence:
         """As an ErrorMeter."""
-        self.asked.append(str(named(assignment)))
-        error = self.truth(assignment)
-        return Evidence(assignment, error, error, {output.output: error for output in self.error.outputs})
+        forms = key_of(assignment)
+        if forms not in self.measured:
+            self.asked.append(forms)
+            error = self.truth(assignment)
+            l2 = {output.output: error for output in self.error.outputs}
+            self.measured[forms] = Evidence(assignment, error, error, l2)
+        return self.measured[forms]
 
     def truth(self, assignment: Assignment) -> float:
         own = random.Random(str(named(assignment))).gauss(0.0, self.spread)

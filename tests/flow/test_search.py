@@ -28,7 +28,7 @@ from tests.plan.made_up import INT8, Problem, choosers, error_of, forms, profile
 def search(
     graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, measure: Hidden, **how: Any
 ) -> list[Entry]:
-    return module.search(graph, profile, error, limits, cast("ErrorMeter", measure), {}, **how)
+    return module.search(graph, profile, error, limits, cast("ErrorMeter", measure), **how)
 
 
 def honest(tried: list[Entry], measure: Hidden, limits: Limits) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import median
+from statistics import geometric_mean, median
 
 import pytest
 
@@ -80,8 +80,10 @@ def test_where_tables_explain_what_is_measured_the_fastest_plan_is_delivered() -
 
 
 def test_plans_are_near_the_fastest_that_truly_holds_in_seconds(searches: list[Delivered]) -> None:
-    assert median(search.behind for search in searches) <= 1.03
-    assert max(search.behind for search in searches) <= 1.2
+    behind = [search.behind for search in searches]
+    assert median(behind) <= 1.02
+    assert geometric_mean(behind) <= 1.04
+    assert max(behind) <= 1.25
     assert max(search.machine.now_s for search in searches) <= 10.0
 
 

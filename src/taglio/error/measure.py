@@ -17,7 +17,7 @@ from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs, Tally, finite
 from taglio.errors import BadData
 from taglio.memory import OUTPUTS, Shelf, drop_pages_near
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import Assignment, Forms, key_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class ErrorMeter:
     """Losses against the float model on a fixed set of samples; the float outputs are computed once and kept.
 
     `references` are those outputs, [samples][outputs]; `evaluation_s` is about how long an evaluation takes: running
-    every sample, and reading its outputs.
+    every sample, and reading its outputs. `measured` is the evidence so far.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class ErrorMeter:
         limit on its metric. `memory_bytes` is what this process may use (None: no limit); float outputs beyond their
         share of it are kept in a file. Raises BadData for an output of the float model that is all NaN or infinite."""
         start = time.perf_counter()
+        self.measured = dict[Forms, Evidence]()
         self._switchable = switchable
         self._samples = samples
         self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
@@ -99,10 +100,15 @@ class ErrorMeter:
         return self.tally(assignment).judged(self._limit)
 
     def evidence(self, assignment: Assignment) -> Evidence:
-        """All that is measured of `assignment`."""
-        tally = self.tally(assignment)
-        l2 = dict(zip(self.names, finite(tally.l2()).tolist(), strict=True))
-        return Evidence(assignment, tally.judged(self._limit), float(finite(tally.value())), l2)
+        """All that is measured of `assignment`, once."""
+        forms = key_of(assignment)
+        if not forms:
+            self.measured[forms] = Evidence({}, 0.0, 0.0, {})
+        if forms not in self.measured:
+            tally = self.tally(assignment)
+            l2 = dict(zip(self.names, finite(tally.l2()).tolist(), strict=True))
+            self.measured[forms] = Evidence(assignment, tally.judged(self._limit), float(finite(tally.value())), l2)
+        return self.measured[forms]
 
     def tally(self, assignment: Assignment) -> Tally:
         """The tally of the outputs with `assignment` quantised."""

@@ -200,7 +200,6 @@ class _Tables:
             error,
             within,
             meter,
-            {},
             rounds=_SOLVED,
             effort=_SOLVING,
             progress=work.progress,

@@ -13,14 +13,14 @@ from math import inf
 from taglio.error.correct import corrected
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import parse_metric
-from taglio.error.measure import ErrorMeter, Evidence
+from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, Infeasible
 from taglio.flow.answers import judged_on
 from taglio.flow.as_built import AsBuilt
 from taglio.flow.build import quantized
 from taglio.flow.finalists import as_profiled, finalists
-from taglio.flow.ledger import INT8_RUN, PLAIN, Entry, Forms, Ledger, key_of
+from taglio.flow.ledger import INT8_RUN, PLAIN, Entry, Ledger
 from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
 from taglio.flow.search import from_rule, keeps_pins, predicted_by, search
@@ -31,7 +31,7 @@ from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Timed
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import Assignment, Forms
 
 # Solved plans that are measured at least.
 FEWEST = 3
@@ -62,7 +62,6 @@ class PlaceSearch:
         self.meter, self._full = meters
         self._place = AsBuilt(limits, base)
         self._studied = error
-        self._measured = dict[Forms, Evidence]()
         self._entries = dict[Forms, Entry]()
         self._others = 0.0
 
@@ -143,8 +142,7 @@ class PlaceSearch:
         graph, limits = self.work.graph, self._place.within
         self._entries = {}
         for name, assignment in by_rules(graph, self.profile, limits).items():
-            measured = self.meter.evidence(assignment) if assignment else Evidence({}, 0.0, 0.0, {})
-            self._measured[key_of(assignment)] = measured
+            measured = self.meter.evidence(assignment)
             self._add(from_rule(name, graph, self.profile, self._studied, limits, measured))
 
     def _infeasible(self) -> Infeasible:
@@ -166,7 +164,7 @@ class PlaceSearch:
         """Measure errors on all inputs from here on; False if that was so before."""
         if self._full() is self.meter:
             return False
-        self.meter, self._measured = self._full(), {}
+        self.meter = self._full()
         return True
 
     def _race(self, chosen: Sequence[Entry], *, kernels: bool = True) -> dict[str, tuple[Assignment, Timed]]:
@@ -216,12 +214,11 @@ class PlaceSearch:
             self._studied,
             replace(limits, max_error=room * self._place.bound),
             meter,
-            self._measured,
             rounds=rounds,
             effort=work.effort,
             progress=work.progress,
         )
-        self.error = corrected(self._studied, work.graph, [*self._measured.values()], self._place.bound)
+        self.error = corrected(self._studied, work.graph, [*meter.measured.values()], self._place.bound)
         for entry in solved:
             self._add(entry)
         return [self._entries[entry.forms] for entry in solved]

@@ -9,7 +9,7 @@ from taglio.flow.unseen import accepted
 from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.wall_time import WallTime
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import Assignment, Forms, key_of
 
 MIXED_FORMS = "mixed"
 # The names of all blocks in int8, and of the models that are raced in every place.
@@ -136,7 +136,7 @@ class Entry:
         return self.plan.assignment()
 
     @property
-    def forms(self) -> "Forms":
+    def forms(self) -> Forms:
         """A key that is equal for plans with equal forms."""
         return key_of(self.assignment)
 
@@ -212,14 +212,6 @@ class Ledger:
     def having(self, *entries: Entry) -> "Ledger":
         """The same with some entries added or replaced."""
         return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
-
-
-Forms = tuple[tuple[str, str], ...]
-
-
-def key_of(assignment: Assignment) -> Forms:
-    """A key that is equal for equal assignments."""
-    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
 
 
 def expected_s(float_s: float, seconds: float, error: float, limit: float) -> float:

@@ -21,7 +21,6 @@ from taglio.errors import BadArtifact, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches, pinned_devices
 from taglio.flow.explore import meters
-from taglio.flow.ledger import key_of
 from taglio.flow.limits import Bounds, limits_for, user_limits
 from taglio.flow.pareto import Axis, Front, front, with_error
 from taglio.flow.search import ErrorTarget
@@ -32,6 +31,7 @@ from taglio.plan.one_machine import noise_limits
 from taglio.plan.result import GAP, Limits, Plan
 from taglio.profile.result import Profile, in_components, scaled
 from taglio.progress import Progress, reported
+from taglio.quantize.precision import key_of
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from taglio.flow.ledger import INT8_RUN, PLAIN, key_of
+from taglio.flow.ledger import INT8_RUN, PLAIN
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import Assignment, Precision, key_of
 
 
 def by_rules(graph: Graph, measured: Profile, limits: Limits) -> dict[str, Assignment]:

@@ -7,12 +7,13 @@ from math import exp, inf, isfinite, sqrt
 from taglio.error.correct import corrected
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
-from taglio.flow.ledger import Entry, Forms, key_of
+from taglio.flow.ledger import Entry
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import describe, latency, make_plan
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.progress import Progress, reported
+from taglio.quantize.precision import Forms
 
 # Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
 _CLOSE = 0.97
@@ -125,14 +126,12 @@ def search(
     error: ErrorModel,
     limits: Limits,
     meter: ErrorMeter,
-    measured: dict[Forms, Evidence],
     *,
     rounds: int = 10,
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> list[Entry]:
-    """Plans with measured errors, in the order they were solved; `effort` scales the time limit of each. What is
-    measured is added to `measured`, and not measured again.
+    """Plans with measured errors, in the order they were solved; `effort` scales the time limit of each.
 
     Starts with the upper end of the predicted error at the bound. Then each plan is measured and corrects the error
     model, with which the next is solved, until one is close to the bound.
@@ -141,17 +140,15 @@ def search(
     assert bound is not None, "an unbounded plan needs no search"
     tried, target = dict[Forms, Entry](), ErrorTarget(graph, error, bound)
     for _ in reported(range(rounds), "search", progress):
-        model = target.corrected(measured.values())
+        model = target.corrected(meter.measured.values())
         plan = make_plan(graph, profile, model, limits, slack=target.factor, time_limit_s=solve_s(effort))
         if plan.status == "infeasible":
             target.loosen()
             continue
-        forms = key_of(plan.assignment())
-        if forms not in measured:
-            measured[forms] = meter.evidence(plan.assignment())
-        result, is_new = measured[forms], forms not in tried
-        if is_new:
-            tried[forms] = _solved(plan, result, bound)
+        result = meter.evidence(plan.assignment())
+        entry = _solved(plan, result, bound)
+        is_new = entry.forms not in tried
+        tried.setdefault(entry.forms, entry)
         if not target.follow(result, is_new=is_new):
             break
     return [*tried.values()]

@@ -95,6 +95,13 @@ def uncalibrated_forms(saturates: bool) -> dict[Uncalibrated, Precision]:
 
 # Block name -> precision; a block that is not named computes in float32.
 Assignment = Mapping[str, Precision]
+# Blocks that are not float with the names of their forms: equal for equal assignments, which a mapping is not.
+Forms = tuple[tuple[str, str], ...]
+
+
+def key_of(assignment: Assignment) -> Forms:
+    """A key that is equal for equal assignments."""
+    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
 
 
 def form_of(assignment: Assignment, block: str) -> str:
