@@ -105,7 +105,7 @@ def test_plans_that_break_the_limit_on_unseen_inputs_leave_room_for_another() ->
     first, second = search.decision.rejected
     assert second.room == pytest.approx(0.8 * first.room)
     assert search.decision.candidates == 3
-    assert search.forms and search.behind < 1.1
+    assert search.forms and search.behind < 1.25
 
 
 def test_float_stays_where_nothing_is_faster() -> None:
