@@ -17,6 +17,7 @@ from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.model.observe import observe_random
 from taglio.model.opset import with_quantizable_opset
+from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.models import initializer, parsed, residual, saved
 
@@ -31,7 +32,7 @@ def taken(proto: onnx.ModelProto, folder: Path, feed: dict[str, np.ndarray]) -> 
     for level in Optimization:
         answers = open_session(model.proto, SessionOptions(1, level)).run(list(model.outputs), feed)
         for left, right in zip(wanted, answers, strict=True):
-            assert same.difference(left, right) < 1e-3
+            assert difference(left, right) < 1e-3
     graph = graphs.build(model)
     assert graph.flows
     return model, graph
