@@ -61,7 +61,8 @@ def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> Non
     assert any("of 4 blocks left in float32: large reaches" in note and "65504" in note for note in report.notes)
     assert report.error < 0.01
     names = [block.name for block in work.graph.blocks]
-    rounded = most_in_float16(work.model, work.graph, names, work.ranges().low_high).rounded
+    blocks = most_in_float16(work.model, work.graph, names, work.ranges().low_high).blocks
+    rounded = float16(work.model, work.graph, blocks, rounded=True)
     for sample, answers in zip(work.data.held_out.samples[:4], work.float_answers(4), strict=True):
         (found,) = open_session(rounded, SessionOptions(1)).run(None, dict(sample))
         assert np.linalg.norm(found - answers[0]) < 0.01 * np.linalg.norm(answers[0])

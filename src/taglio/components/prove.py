@@ -30,7 +30,7 @@ _MOST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether all outputs are `identical`, else the largest `distance` (model/same.py), and its limit."""
+    """Whether all outputs are `identical`, else the largest `distance` (runtimes/difference.py), and its limit."""
 
     samples: int
     identical: bool

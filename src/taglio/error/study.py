@@ -81,11 +81,9 @@ def measure(
     """The measurements that the fit needs, within the budget."""
     columns = design(graph, precisions)
     forms = {precision.name: precision for precision in precisions}
-    main: dict[str, Precision] = {}  # int8, or the only form of a block
-    for name, form in columns.own:
-        if forms[form] != BFLOAT16:
-            main.setdefault(name, forms[form])
-    names = list(main)
+    # By block int8, or its only form.
+    main = {name: forms[form] for name, form in reversed(columns.own) if forms[form] != BFLOAT16}
+    names = [*dict.fromkeys(name for name, _ in columns.own if name in main)]
     start = time.perf_counter()
     singles: list[dict[str, Precision]] = []
     readings: list[ErrorReading] = []
@@ -111,11 +109,11 @@ def measure(
     if each_s * len(other_forms) < _FORMS_SHARE * budget.seconds:
         alone(other_forms, "each other form alone")
     wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
-    flows_alone: dict[str, ErrorReading] = {}
-    if group == 1 and each_s * len(wires) < _FLOWS_SHARE * budget.seconds:
-        flows_alone = {flow: meter.read({}, [flow]) for flow in reported(wires, "each tensor alone", progress)}
-    left = budget.seconds - (time.perf_counter() - start)
-    count = budget.subsets(left, each_s)
+    few = group == 1 and each_s * len(wires) < _FLOWS_SHARE * budget.seconds
+    flows_alone = {
+        flow: meter.read({}, [flow]) for flow in reported(wires if few else [], "each tensor alone", progress)
+    }
+    count = budget.subsets(budget.seconds - (time.perf_counter() - start), each_s)
     subsets: list[Assignment] = []
     subset_readings: list[ErrorReading] = []
 

@@ -14,7 +14,7 @@ from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work
 from taglio.model.select import match, select
 from taglio.progress import Progress
-from taglio.quantize.float16 import most_in_float16
+from taglio.quantize.float16 import float16, most_in_float16
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
@@ -59,7 +59,8 @@ def quantize(
     measured: onnx.ModelProto | None = None
     if method == "float16":
         converted = most_in_float16(work.model, work.graph, names, work.ranges().low_high)
-        proto, measured, names = converted.proto, converted.rounded, converted.blocks
+        proto, names = converted.proto, converted.blocks
+        measured = float16(work.model, work.graph, names, rounded=True)
         doubts = ("the error is that of true float16: every float16 tensor is rounded to it", *converted.left)
     elif method == "static":
         assignment = _assignment(work, names, static, also)

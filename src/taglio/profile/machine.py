@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from taglio.cores import available_cores
 from taglio.errors import plural
-from taglio.runtimes.processor import CPUINFO, instructions, sums_saturate
+from taglio.runtimes.processor import cpuinfo, instructions, sums_saturate
 
 # More than any machine has: a pool of 100,000 threads takes minutes to start, and exhausts the memory.
 MOST_THREADS = 1024
@@ -43,12 +43,7 @@ class Machine:
 
 def describe() -> Machine:
     """The description of this machine."""
-    name = platform.processor() or platform.machine()
-    if CPUINFO.exists():
-        for line in CPUINFO.read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                name = value.strip()
+    name = cpuinfo().get("model name") or platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         name,

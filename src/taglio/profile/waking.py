@@ -5,7 +5,8 @@ from itertools import repeat
 from statistics import median
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
+from onnx.parser import parse_model
 
 from taglio.profile.rounds import Feed, run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -39,19 +40,14 @@ def _component(threads: int) -> tuple[Session, Feed]:
         "deep": rng.standard_normal((_CHANNELS, 1, 3, 3)).astype(np.float32),
         "full": rng.standard_normal((_CHANNELS, _CHANNELS, 3, 3)).astype(np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["x", "deep"], ["wide"], name="deep", pads=[1, 1, 1, 1], group=_CHANNELS),
-        helper.make_node("MaxPool", ["wide"], ["small"], name="pool", kernel_shape=[4, 4], strides=[4, 4]),
-        helper.make_node("Conv", ["small", "full"], ["y"], name="full", pads=[1, 1, 1, 1]),
-    ]
-    shape, out_shape = (1, _CHANNELS, _SIZE, _SIZE), (1, _CHANNELS, _SIZE // 4, _SIZE // 4)
-    graph = helper.make_graph(
-        nodes,
-        "component",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, out_shape)],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    model = parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        component (float[1, {_CHANNELS}, {_SIZE}, {_SIZE}] x) => (float[1, {_CHANNELS}, h, w] y) {{
+            wide = Conv <pads = [1, 1, 1, 1], group = {_CHANNELS}> (x, deep)
+            small = MaxPool <kernel_shape = [4, 4], strides = [4, 4]> (wide)
+            y = Conv <pads = [1, 1, 1, 1]> (small, full)
+        }}"""
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return open_session(model, SessionOptions(threads)), {"x": rng.standard_normal(shape).astype(np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    feed = {"x": rng.standard_normal((1, _CHANNELS, _SIZE, _SIZE)).astype(np.float32)}
+    return open_session(model, SessionOptions(threads)), feed

@@ -36,11 +36,9 @@ _HALF = "tensor(float16)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Float16Model:
-    """A model with `blocks` in float16, `rounded` with the same rounding in float32 operators, and a line for each
-    reason (`left`) why other blocks stay in float32."""
+    """A model with `blocks` in float16, and a line for each reason (`left`) why other blocks stay in float32."""
 
     proto: onnx.ModelProto
-    rounded: onnx.ModelProto
     blocks: tuple[str, ...]
     left: tuple[str, ...]
 
@@ -70,8 +68,7 @@ def most_in_float16(
         raise CannotQuantize(f"no block can be float16: {reasons[0][0]}")
     every = plural(len(names), "block")
     left = tuple(f"{len(lines)} of {every} left in float32: {lines[0]}" for lines in reasons)
-    proto, rounded = (float16(model, graph, converted, rounded=is_rounded) for is_rounded in (False, True))
-    return Float16Model(proto, rounded, converted, left)
+    return Float16Model(float16(model, graph, converted), converted, left)
 
 
 def float16(model: Model, graph: Graph, blocks: Collection[str], *, rounded: bool = False) -> onnx.ModelProto:

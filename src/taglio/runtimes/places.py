@@ -10,7 +10,8 @@ from math import isinf
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
+from onnx.parser import parse_model
 
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.runtimes import cuda, onnxruntime, openvino
@@ -108,20 +109,15 @@ def _trial() -> onnx.ModelProto:
         "w": rng.standard_normal((8, 4, 3, 3)) / 6.0,
         "v": rng.standard_normal((144, 16)) / 12.0,
     }
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"], name="relu"),
-        helper.make_node("Reshape", ["r", "shape"], ["flat"], name="flat"),
-        helper.make_node("MatMul", ["flat", "v"], ["y"], name="product"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "trial",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 12, 12])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 16])],
-        [
-            *(numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()),
-            numpy_helper.from_array(np.array([8, 144], np.int64), "shape"),
-        ],
+    network = parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]>
+        trial (float[1, 4, 12, 12] x) => (float[8, 16] y) <int64[2] shape = {8, 144}> {
+            [conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [relu] r = Relu (c)
+            [flat] flat = Reshape (r, shape)
+            [product] y = MatMul (flat, v)
+        }"""
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    arrays = (numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items())
+    network.graph.initializer.extend(arrays)
+    return network

@@ -36,16 +36,18 @@ def capped(instructions: tuple[str, ...], cap: str) -> tuple[str, ...]:
     return tuple(name for name in instructions if not name.startswith(("avx512", "avx_vnni", "amx")))
 
 
+def cpuinfo() -> dict[str, str]:
+    """What Linux says of the last processor, by key; empty elsewhere."""
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
 @cache
 def listed() -> tuple[str, ...]:
     """The processor's instruction sets, by Linux's names; empty where the operating system does not list them."""
-    flags = set[str]()
-    if CPUINFO.exists():
-        for line in CPUINFO.read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in ("flags", "Features"):
-                flags = set(value.split())
-    elif platform.machine().lower() == "arm64":  # macOS, Windows
+    about = cpuinfo()
+    flags = set(about.get("flags", about.get("Features", "")).split())
+    if not about and platform.machine().lower() == "arm64":  # macOS, Windows
         flags = {"asimd"}
     return tuple(name for name in _INSTRUCTIONS if name in flags)
 
