@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from taglio.arguments import positive
+from taglio.arguments import between_0_and_1, positive
 from taglio.cores import limited_to
 from taglio.error.doubts import saturating_sums
 from taglio.error.model import ErrorModel
@@ -90,6 +90,7 @@ def optimize(
     """
     clock = Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    confidence = between_0_and_1("confidence", confidence)
     way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
     with limited_to(cpus):
         if isinstance(model, Work):

@@ -51,10 +51,13 @@ def quantize(
     static = parse_scheme(scheme) if scheme else default_scheme(saturates)
     if method == "static":
         work = work.settled(static)
-    names: Sequence[str] = select(work.graph, blocks)
+    int8 = Precision("int8", static, "whole")
+    form = next((form for form in uncalibrated_forms(saturates).values() if form.name == method), int8)
+    candidates = select(work.graph, "all", form.misfit)
+    if not candidates:
+        raise BadOption(f"{work.name}: no block can be {form.name}{work.graph.refusal(form.misfit)}")
+    names: Sequence[str] = select(work.graph, blocks, form.misfit, form.name)
     if not names:
-        if not work.graph.candidates():
-            raise BadOption(f"{work.name}: no block can be int8{work.graph.refusal()}")
         raise BadOption(f'{work.name}: `blocks` "{blocks}" matches no block: `taglio inspect` lists them')
     doubts: tuple[str, ...] = ()
     schemes: list[Scheme] = []
@@ -69,13 +72,8 @@ def quantize(
         proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
         doubts = tuple(filter(None, (saturating_sums(scheme, saturates) for scheme in schemes)))
     else:
-        form = next(form for form in uncalibrated_forms(saturates).values() if form.name == method)
-        if ":" in blocks or blocks == "all":  # a rule and not names: those of its blocks that have the form
-            names = [name for name in names if form.fits(work.graph.block(name))]
-            if not names:
-                raise BadOption(f"{work.name}: no block can be {method}: use another `method`")
         proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, form))
-    result = _judged(work, method, names, proto)
+    result = _judged(work, method, names, len(candidates), proto)
     return proto, replace(result, schemes=tuple(map(str, schemes)), notes=(*result.notes, *doubts))
 
 
@@ -96,7 +94,7 @@ def _assignment(work: Work, names: Sequence[str], form: Scheme, also: Sequence[s
     return assignment
 
 
-def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto) -> Quantized:
+def _judged(work: Work, method: str, names: Sequence[str], candidates: int, proto: onnx.ModelProto) -> Quantized:
     """What was written, with its error on held-out inputs."""
     deployed, arithmetic = _as_computed(proto) if method == "float16" else (proto, "")
     after = open_session(deployed, SessionOptions(1), label="the quantised model")
@@ -110,7 +108,7 @@ def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProt
         path="",
         method=method,
         blocks=len(names),
-        candidates=len(work.graph.candidates()),
+        candidates=candidates,
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
         error=max(part.loss for part in parts),

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import prod
+from operator import attrgetter
 
 import onnx
 
@@ -129,6 +130,11 @@ class Block:
         return self.weight_elements * bits // 8 + self.fixed_bytes
 
 
+# Why a block lacks a form; "" if it has it.
+WhyNot = Callable[[Block], str]
+_NO_INT8: WhyNot = attrgetter("refusal")
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A value that goes from the block that computes it to the blocks that read it.
@@ -239,11 +245,12 @@ class Graph:
         """Blocks that have an int8 form."""
         return tuple(block for block in self.blocks if block.quantizable)
 
-    def refusal(self) -> str:
-        """Why the largest block without an int8 form has none, to end a sentence; "" if all have one."""
-        refused = [block for block in self.blocks if block.refusal]
+    def refusal(self, why_not: WhyNot = _NO_INT8) -> str:
+        """Why the largest block without a form (int8, or that of `why_not`) has none, to end a sentence; "" if all
+        have it."""
+        refused = [block for block in self.blocks if why_not(block)]
         largest = max(refused, key=lambda block: block.flops, default=None)
-        return f"; the largest, {largest.name}: {largest.refusal}" if largest is not None else ""
+        return f"; the largest, {largest.name}: {why_not(largest)}" if largest is not None else ""
 
     def choices(self) -> tuple[Block, ...]:
         """Blocks that have a form beside float32."""
@@ -291,11 +298,12 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     return Graph(model.sha256, tuple(blocks), tuple(tensors), inputs, model.outputs, states)
 
 
-def select(graph: Graph, text: str) -> tuple[str, ...]:
-    """Candidate blocks by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name patterns
-    (shell style, comma separated). Raises BadOption for a pattern that matches nothing.
+def select(graph: Graph, text: str, why_not: WhyNot = _NO_INT8, form: str = "int8") -> tuple[str, ...]:
+    """Blocks that have a `form` by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name
+    patterns (shell style, comma separated). `why_not` says why a block lacks the form. Raises BadOption for a pattern
+    that matches nothing.
     """
-    candidates = graph.candidates()
+    candidates = [block for block in graph.blocks if not why_not(block)]
     tensors = graph.tensor_map()
     rule, _, count = text.partition(":")
     if text == "all":
@@ -310,24 +318,22 @@ def select(graph: Graph, text: str) -> tuple[str, ...]:
             return block.flops if rule == "top-flops" else sum(tensors[name].float_bytes for name in block.outputs)
 
         return tuple(block.name for block in sorted(candidates, key=size, reverse=True)[: int(count)])
-    return match(graph, text.split(","))
+    return match(graph, text.split(","), why_not, form)
 
 
-def match(
-    graph: Graph, patterns: Iterable[str], able: Callable[[Block], bool] = lambda block: block.quantizable
-) -> tuple[str, ...]:
-    """Blocks that are `able` (default: candidates) and whose name, or the name of one of their operators, matches a
-    shell-style pattern. Raises BadOption for a pattern that matches none."""
+def match(graph: Graph, patterns: Iterable[str], why_not: WhyNot = _NO_INT8, form: str = "int8") -> tuple[str, ...]:
+    """Blocks that have a `form` and whose name, or the name of one of their operators, matches a shell-style pattern.
+    `why_not` says why a block lacks the form. Raises BadOption for a pattern that matches none."""
     chosen: list[str] = []
     for pattern in patterns:
         hits = [block for block in graph.blocks if any(fnmatchcase(n, pattern) for n in (block.name, *block.operators))]
-        usable = [block.name for block in hits if able(block)]
+        usable = [block.name for block in hits if not why_not(block)]
         if not hits:
             raise BadOption(
                 f'pattern "{pattern}" matches none of {plural(len(graph.blocks), "block")}: `taglio inspect` lists them'
             )
         if not usable:
-            raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')
+            raise BadOption(f'pattern "{pattern}" matches only blocks without an {form} form: {why_not(hits[0])}')
         chosen += usable
     return tuple(dict.fromkeys(chosen))
 

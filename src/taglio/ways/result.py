@@ -59,9 +59,9 @@ class Rate:
     `capacity_per_s`: items per second while as many callers as run at once ask again as soon as they are answered.
     `over_one` is how many times that of the source with one caller, `over_many` with as many `callers` as the way has.
     `max_latency_s` is the limit; `rate_per_s` the highest rate of requests that arrive at random at which `p95_s`, the
-    latency of 19 of 20 of them, is at most 0.9 of it; `base_rate_per_s` is the better of the same for the source with
-    one caller and with many. `alone` says why requests are not joined, or is "". `left_out` names what did not fit into
-    the time. `memory_bytes` is what the model took.
+    latency of 19 of 20 of them, is at most 0.9 of it. Without `p95_s`, no load confirmed the rate. `base_rate_per_s` is
+    the better of the same for the source with one caller and with many. `alone` says why requests are not joined, or is
+    "". `left_out` names what did not fit into the time. `memory_bytes` is what the model took.
     """
 
     model: str
@@ -100,12 +100,15 @@ class Rate:
         return f"{self.over_one.as_ratio()} the capacity of float32 in ONNX Runtime with one caller{many}"
 
     def __str__(self) -> str:
-        """With a limit on latency the rate that keeps it, and the capacity; without one `capacity_gain` and the
-        capacity."""
+        """With a limit on latency the rate that keeps it, and the capacity; `capacity_gain` and the capacity first
+        without a limit, or if no load confirmed a rate."""
         if self.max_latency_s is None:
             return f"{self.capacity_gain}; {self.capacity}"
-        if self.rate_per_s is None or self.p95_s is None:
+        if self.rate_per_s is None:
             return f"{self.capacity_gain}; {self.capacity}, but no rate keeps {self.limit}"
+        if self.p95_s is None:
+            about = f"about {_figures(self.rate_per_s.value)} requests/s within {self.limit}, not confirmed"
+            return f"{self.capacity_gain}; {self.capacity}; {about}"
         within = f"19 of 20 answered within {_figures(self.p95_s * 1e3)} ms of {self.limit} allowed"
         base = "float32 keeps that at no rate"
         if self.base_rate_per_s:
