@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
+from numbers import Integral
 from pathlib import Path
 
 from taglio.errors import BadOption, plural
@@ -37,10 +38,12 @@ def available_cores(root: Path = Path("/")) -> int:
 @contextmanager
 def limited_to(cpus: int | None) -> Iterator[None]:
     """Let this process and its children use only `cpus` of its processors (None: all). Raises BadOption for more than
-    there are, and if the system cannot limit a process."""
+    there are, for what is no whole number, and if the system cannot limit a process."""
     if cpus is None:
         yield
         return
+    if not isinstance(cpus, Integral):
+        raise BadOption(f"`cpus` is {cpus!r}: give a whole number")
     if not 1 <= cpus <= available_cores():
         raise BadOption(f"`cpus` is {cpus}, but this process may use {plural(available_cores(), 'core')}: give fewer")
     if not hasattr(os, "sched_setaffinity"):

@@ -128,8 +128,22 @@ def test_quantize_chosen_blocks(rule: str, count: int | None, few_digits: Case, 
 
 def test_a_method_that_fits_no_block_writes_nothing(tiny: Case, tmp_path: Path) -> None:
     ran = taglio("quantize", *tiny.arguments(), "--method", "int4-weights", "-o", tmp_path / "q.onnx")
-    refused(ran, "BadOption", "no block can be int4-weights: use another --method")
+    refused(ran, "BadOption", "no block can be int4-weights; the largest, ", "no constant matrix of at least 32 by 32")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_lstm_becomes_int8_dynamic_its_only_form(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(0.0, 0.1, (1, 128, 32)) for name in ("w", "r")}
+    text = "(float[5, 1, 32] x) => (float[5, 1, 1, 32] y) { [lstm] y = LSTM <hidden_size = 32> (x, w, r) }"
+    model, made = saved(parsed(text, weights), tmp_path), tmp_path / "q.onnx"
+    np.savez(tmp_path / "x.npz", x=rng.normal(0.0, 1.0, (8, 5, 1, 32)).astype(np.float32))
+    given = ("quantize", model, "--data", tmp_path / "x.npz", "-o", made)
+    refused(taglio(*given, "--blocks", "lstm"), "no block can be int8; the largest, lstm: its only form")
+    for blocks in ("all", "lstm", "top-flops:1"):
+        printed = taglio(*given, "--method", "int8-dynamic", "--blocks", blocks, "--json").json()
+        assert "DynamicQuantizeLSTM" in types_in(made)
+        assert (printed["blocks"], printed["candidates"]) == (1, 1) and 0.0 < printed["error"] < 0.1
 
 
 def test_quantize_says_what_it_wrote(tiny: Case, tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ def test_ctrl_c_in_the_search_delivers_the_best_so_far(few_digits: Case, tmp_pat
     assert taglio.load(tmp_path / "out").table == table
 
 
+@pytest.mark.whole
+def test_blocks_that_are_forced_into_int8_are_so_within_any_time_limit(tiny: Case) -> None:
+    forced: dict[str, Any] = {"max_error": 0.5, "force_int8": ["*"], "scheme": "qdq-u8s8-asym-pc-rr"}
+    result = taglio.optimize(tiny.model, tiny.data, time_limit_s=0.01, **forced, **STATIC)
+    assert result.plan.assignment().keys() == {block.name for block in result.graph.candidates()}
+
+
 def test_ctrl_c_before_anything_is_known_leaves_nothing(few_digits: Case) -> None:
     with pytest.raises(KeyboardInterrupt):
         optimized(few_digits, stopping_at("loading", KeyboardInterrupt()))

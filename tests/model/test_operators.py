@@ -33,6 +33,8 @@ def test_another_domain_shares_no_more_than_the_name() -> None:
     assert not moves(helper.make_node("Gather", ["x", "i"], ["y"], domain="com.microsoft"))
     node = helper.make_node("Conv", ["x", "w"], ["y"], domain="somewhere")
     assert "no int8 Conv" in refusal(node, ["y"], {"w"}, SHAPES, TYPES)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], domain="com.microsoft.nchwc")
+    assert "give the model as it was before" in refusal(node, ["y"], {"w"}, SHAPES, TYPES)
 
 
 @pytest.mark.parametrize(

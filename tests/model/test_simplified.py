@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from taglio.model import opset
 from taglio.model.captures import graphs
 from taglio.model.load import Model, load
+from taglio.model.observe import tensor_shapes
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.model.test_load import answers
 from tests.models import TINY, Sketch, loaded, messy, parsed, saved
@@ -196,3 +197,15 @@ def test_a_shape_that_is_right_or_wider_stays(tmp_path: Path) -> None:
         proto.graph.output[0].CopyFrom(helper.make_tensor_value_info(name, TensorProto.FLOAT, declared))
         model = loaded(proto, tmp_path)
         assert model.remarks == ()
+
+
+def test_the_frequencies_of_an_stft_are_counted_one_sided(tmp_path: Path) -> None:
+    """Shape inference takes an STFT without `onesided` for two-sided, and the switchable graph would not load."""
+    text = """(float[1, 96, 1] wave) => (float[1, 5, 17, 2] spectrum, float[1, 5, 17, 2] y) {
+        spectrum = STFT (wave, hop, window)
+        power = Mul (spectrum, spectrum)
+        y = Relu (power)
+    }"""
+    model = loaded(parsed(text, {"hop": np.array(16), "window": np.ones(32)}), tmp_path)
+    assert model.remarks == ()
+    assert tensor_shapes(model.proto)["power"] == (1, 5, 17, 2)

@@ -52,6 +52,8 @@ def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(material: Materia
     assert line == f"{LIMITED}; capacity 163 items/s, error 0.800 % (limit 1 %): out/ for ONNX Runtime"
     assert "float32 keeps that at no rate; capacity" in str(replace(rate, base_rate_per_s=0.0))
     assert str(replace(rate, rate_per_s=None)) == f"{CAPACITY}; 163 items/s, but no rate keeps 50 ms"
+    unconfirmed = f"{CAPACITY}; 163 items/s; about 149 requests/s within 50 ms, not confirmed"
+    assert str(replace(rate, p95_s=None)) == unconfirmed
 
 
 def test_one_caller_is_compared_once() -> None:

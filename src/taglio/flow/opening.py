@@ -119,7 +119,7 @@ class Model(Work):
         setup = checked(
             Setup(
                 model=_path(source),
-                shapes={name: tuple(sizes) for name, sizes in (shapes or {}).items()},
+                shapes=_shapes(shapes or {}),
                 data="" if calibration is not None and not _path(calibration) else _path(data),
                 preprocess=preprocess,
                 seed=seed,
@@ -269,6 +269,13 @@ def converted_line(name: str, converted: Converted, distance: float) -> str:
     """What was converted, and the relative L2 `distance` of its answers from the original's."""
     same = "equal the original's" if distance == 0.0 else f"differ from the original's by {distance:.1e} (relative L2)"
     return f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}; its answers {same}"
+
+
+def _shapes(shapes: Any) -> dict[str, tuple[int, ...]]:
+    """The sizes of inputs by name. Raises BadOption for what is no mapping of sequences."""
+    if not isinstance(shapes, Mapping) or not all(isinstance(sizes, Sequence) for sizes in shapes.values()):
+        raise BadOption(f"`shapes` is {shapes!r}: give a shape by input name, such as {{'image': (1, 3, 224, 224)}}")
+    return {name: tuple(sizes) for name, sizes in shapes.items()}
 
 
 def _path(value: Any) -> str:

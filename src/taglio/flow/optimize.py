@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from taglio.arguments import positive
+from taglio.arguments import between_0_and_1, positive
 from taglio.cores import limited_to
 from taglio.error.doubts import saturating_sums
 from taglio.error.model import ErrorModel
@@ -91,6 +91,7 @@ def optimize(
     """
     clock = Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    confidence = between_0_and_1("confidence", confidence)
     way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
     with limited_to(cpus):
         if isinstance(model, Work):
@@ -113,8 +114,10 @@ def optimize(
             search = _searched(work, wanted, limits, study, clock, so_far, watched)
         except (TimeIsUp, KeyboardInterrupt) as stop:
             interrupted = isinstance(stop, KeyboardInterrupt)
-            if stop.args or so_far.screened is None or so_far.profile is None:  # SIGTERM, or nothing to deliver
+            if stop.args or not so_far.delivers(is_forced=bool(limits.int8_blocks)):  # SIGTERM, or nothing to deliver
                 raise
+            assert so_far.screened is not None, "what is delivered was raced"
+            assert so_far.profile is not None, "what is delivered was raced"
             watched.end_s = inf
             search = _stopped(so_far.screened, so_far.profile, limits, clock)
         watched.end_s = inf
@@ -174,6 +177,12 @@ class _SoFar:
     screened: Screened | None = None
     profile: Profile | None = None
 
+    def delivers(self, *, is_forced: bool) -> bool:
+        """Whether anything can be delivered: where blocks are forced into int8, float cannot."""
+        if self.screened is None or self.profile is None:
+            return False
+        return not is_forced or bool(self.screened.work.kept.all("tried"))
+
     def text(self) -> str:
         """What would be delivered now, to stand behind the name of a stage; "" if nothing would."""
         if self.screened is None:
@@ -213,7 +222,7 @@ def _searched(
     screened = screen(work.at(clock.effort("screen")), wanted, limits.max_error, limits.metric, is_forced=is_forced)
     clock.lap("screen")
     so_far.screened, so_far.profile = screened, screened.profile
-    if screened.profile is not None:  # from here on there is something to deliver
+    if screened.profile is not None and not is_forced:  # from here on there is something to deliver
         watched.end_s = clock.search_ends_s()
     settled, chosen, bases = screened.work, screened.scheme, screened.usable
     if not screened.planned:
@@ -222,9 +231,11 @@ def _searched(
     measured = profiles(settled.at(clock.effort("profile")), screened.planned, chosen, screened.mixes)
     clock.lap("profile")
     best, home = next(iter(measured.items()))
-    so_far.profile, watched.end_s = home, clock.search_ends_s()
-    if not is_forced and (why := _no_gain(settled, screened, measured, limits)):
-        return _float_stays(screened, home, limits, why, clock)
+    so_far.profile = home
+    if not is_forced:
+        watched.end_s = clock.search_ends_s()
+        if why := _no_gain(settled, screened, measured, limits):
+            return _float_stays(screened, home, limits, why, clock)
     inner = left_for_int8(limits.max_error, bases.get(best, 0.0))
     error = study(settled.in_place(studied(measured)), home, near=inner, effort=clock.effort("error"))
     clock.lap("error")

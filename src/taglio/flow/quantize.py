@@ -49,10 +49,13 @@ def quantize(
     static = parse_scheme(scheme) if scheme else default_scheme(saturates)
     if method == "static":
         work = work.settled(static)
-    names: Sequence[str] = select(work.graph, blocks)
+    int8 = Precision("int8", static, "whole")
+    form = next((form for form in uncalibrated_forms(saturates).values() if form.name == method), int8)
+    candidates = select(work.graph, "all", form.misfit)
+    if not candidates:
+        raise BadOption(f"{work.name}: no block can be {form.name}{work.graph.refusal(form.misfit)}")
+    names: Sequence[str] = select(work.graph, blocks, form.misfit, form.name)
     if not names:
-        if not work.graph.candidates():
-            raise BadOption(f"{work.name}: no block can be int8{work.graph.refusal()}")
         raise BadOption(f'{work.name}: `blocks` "{blocks}" matches no block: `taglio inspect` lists them')
     doubts: tuple[str, ...] = ()
     schemes: list[Scheme] = []
@@ -69,13 +72,8 @@ def quantize(
         proto = QdqBuilder(work.model, work.graph, work.ranges()).build(assignment)
         doubts = tuple(filter(None, (saturating_sums(scheme, saturates) for scheme in schemes)))
     else:
-        form = next(form for form in uncalibrated_forms(saturates).values() if form.name == method)
-        if ":" in blocks or blocks == "all":  # a rule and not names: those of its blocks that have the form
-            names = [name for name in names if form.fits(work.graph.block(name))]
-            if not names:
-                raise BadOption(f"{work.name}: no block can be {method}: use another `method`")
         proto = QdqBuilder(work.model, work.graph).build(dict.fromkeys(names, form))
-    result = _judged(work, method, names, proto, measured or proto)
+    result = replace(_judged(work, method, names, proto, measured or proto), candidates=len(candidates))
     return proto, replace(result, schemes=tuple(map(str, schemes)), notes=(*result.notes, *doubts))
 
 
@@ -111,7 +109,7 @@ def _judged(
         path="",
         method=method,
         blocks=len(names),
-        candidates=len(work.graph.candidates()),
+        candidates=len(names),
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
         error=max(part.loss for part in parts),

@@ -1,10 +1,11 @@
 """The blocks of a model and the tensors between them: what a plan may place. Knows no costs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import prod
+from operator import attrgetter
 
 import onnx
 
@@ -128,6 +129,11 @@ class Block:
         return self.weight_elements * bits // 8 + self.fixed_bytes
 
 
+# Why a block lacks a form; "" if it has it.
+WhyNot = Callable[[Block], str]
+NO_INT8: WhyNot = attrgetter("refusal")
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A value that goes from the block that computes it to the blocks that read it.
@@ -238,11 +244,12 @@ class Graph:
         """Blocks that have an int8 form."""
         return tuple(block for block in self.blocks if block.quantizable)
 
-    def refusal(self) -> str:
-        """Why the largest block without an int8 form has none, to end a sentence; "" if all have one."""
-        refused = [block for block in self.blocks if block.refusal]
+    def refusal(self, why_not: WhyNot = NO_INT8) -> str:
+        """Why the largest block without a form (int8, or that of `why_not`) has none, to end a sentence; "" if all
+        have it."""
+        refused = [block for block in self.blocks if why_not(block)]
         largest = max(refused, key=lambda block: block.flops, default=None)
-        return f"; the largest, {largest.name}: {largest.refusal}" if largest is not None else ""
+        return f"; the largest, {largest.name}: {why_not(largest)}" if largest is not None else ""
 
     def choices(self) -> tuple[Block, ...]:
         """Blocks that have a form beside float32."""

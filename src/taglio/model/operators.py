@@ -23,6 +23,8 @@ INT8_COMPUTE = frozenset(
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
+# What ONNX Runtime writes for one kind of processor, if a model is saved after its last optimisations.
+_BLOCKED_LAYOUT = "com.microsoft.nchwc"
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -75,6 +77,8 @@ def refusal(
 ) -> str:
     """Why a block that begins with `node` and writes `outputs` has no int8 form, or ""."""
     kind = node.op_type
+    if node.domain == _BLOCKED_LAYOUT:
+        return "ONNX Runtime saved it for one kind of processor: give the model as it was before"
     if kind == "Softmax":
         return "ONNX Runtime's int8 Softmax gives wrong results for some scales"
     if kind in MOVEMENT and standard(node) and not moves(node):

@@ -1,17 +1,18 @@
 """Select blocks of a graph by a rule or by name patterns. Knows no costs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from taglio.errors import BadOption, plural
-from taglio.model.graph import Block, Graph
+from taglio.model.graph import NO_INT8, Block, Graph, WhyNot
 
 
-def select(graph: Graph, text: str) -> tuple[str, ...]:
-    """Candidate blocks by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name patterns
-    (shell style, comma separated). Raises BadOption for a pattern that matches nothing.
+def select(graph: Graph, text: str, why_not: WhyNot = NO_INT8, form: str = "int8") -> tuple[str, ...]:
+    """Blocks that have a `form` by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name
+    patterns (shell style, comma separated). `why_not` says why a block lacks the form. Raises BadOption for a pattern
+    that matches nothing.
     """
-    candidates = graph.candidates()
+    candidates = [block for block in graph.blocks if not why_not(block)]
     tensors = graph.tensor_map()
     rule, _, count = text.partition(":")
     if text == "all":
@@ -26,23 +27,21 @@ def select(graph: Graph, text: str) -> tuple[str, ...]:
             return block.flops if rule == "top-flops" else sum(tensors[name].float_bytes for name in block.outputs)
 
         return tuple(block.name for block in sorted(candidates, key=size, reverse=True)[: int(count)])
-    return match(graph, text.split(","))
+    return match(graph, text.split(","), why_not, form)
 
 
-def match(
-    graph: Graph, patterns: Iterable[str], able: Callable[[Block], bool] = lambda block: block.quantizable
-) -> tuple[str, ...]:
-    """Blocks that are `able` (default: candidates) and whose name, or the name of one of their operators, matches a
-    shell-style pattern. Raises BadOption for a pattern that matches none."""
+def match(graph: Graph, patterns: Iterable[str], why_not: WhyNot = NO_INT8, form: str = "int8") -> tuple[str, ...]:
+    """Blocks that have a `form` and whose name, or the name of one of their operators, matches a shell-style pattern.
+    `why_not` says why a block lacks the form. Raises BadOption for a pattern that matches none."""
     chosen: list[str] = []
     for pattern in patterns:
         hits = [block for block in graph.blocks if any(fnmatchcase(n, pattern) for n in (block.name, *block.operators))]
-        usable = [block.name for block in hits if able(block)]
+        usable = [block.name for block in hits if not why_not(block)]
         if not hits:
             raise BadOption(
                 f'pattern "{pattern}" matches none of {plural(len(graph.blocks), "block")}: `taglio inspect` lists them'
             )
         if not usable:
-            raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')
+            raise BadOption(f'pattern "{pattern}" matches only blocks without an {form} form: {why_not(hits[0])}')
         chosen += usable
     return tuple(dict.fromkeys(chosen))

@@ -12,9 +12,11 @@ from onnxruntime import InferenceSession
 
 from taglio import weights
 from taglio.cores import available_cores
+from taglio.model.captures import operators
 from taglio.model.check import refuse_bad_weights, refuse_damage
 from taglio.model.exact import with_exact_sums
 from taglio.model.inputs import fix_shapes
+from taglio.model.operators import standard
 from taglio.model.quantized import quantized_operators, to_float
 from taglio.model.read import IN_MEMORY, read
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -44,6 +46,7 @@ def as_written(
     if store is not None:
         proto = store.take(proto)
     _drop_initializers_from_inputs(proto)
+    _write_out_one_sided(proto)
     fix_shapes(path, proto, shapes or {})
     for name, shape in sorted((shapes or {}).items()):
         digest.update(f"{name}={shape}".encode())
@@ -70,3 +73,12 @@ def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     proto.ir_version = max(proto.ir_version, 4)
+
+
+def _write_out_one_sided(proto: onnx.ModelProto) -> None:
+    """Write out, in place, that an STFT without `onesided` is one-sided: shape inference takes it for two-sided, and
+    declares twice as many frequencies as there are."""
+    for node in operators(proto):
+        is_stft = standard(node) and node.op_type == "STFT"
+        if is_stft and "onesided" not in {attribute.name for attribute in node.attribute}:
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))

@@ -27,7 +27,7 @@ def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], for
     """Limits from name patterns. Raises BadOption for a pattern that matches nothing or contradicts another."""
     names = match(graph, force_int8)
     computing = tuple(name for name in names if not graph.block(name).movement)
-    floats = match(graph, keep_float, lambda block: block.has_choice)
+    floats = match(graph, keep_float, lambda block: "" if block.has_choice else block.refusal)
     limits = Limits(max_error, floats, computing or names)
     refuse_contradictions(graph, limits)
     return limits

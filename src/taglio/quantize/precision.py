@@ -68,7 +68,9 @@ class Precision:
         return block.quantizable and (self.form == "whole" or block.soft_tail)
 
     def misfit(self, block: Block) -> str:
-        """Why this form does not fit `block`."""
+        """Why this form does not fit `block`; "" if it does."""
+        if self.fits(block):
+            return ""
         if self.form == "bfloat16":
             return "it writes no float32, only moves values, or holds a graph of its own"
         return block.refusal or ("no constant matrix of at least 32 by 32" if self.uncalibrated else "no soft tail")

@@ -27,7 +27,8 @@ def chosen(material: Material) -> list[Part]:
     if rate.limit:
         facts.append(("limit on latency", f"{rate.limit} for 19 of 20 requests"))
     if rate.rate_per_s is not None:
-        facts.append(("rate within it", f"{rate.rate_per_s.as_rate('requests')}, p95 {ms(rate.p95_s)}"))
+        confirmed = "not confirmed" if rate.p95_s is None else f"p95 {ms(rate.p95_s)}"
+        facts.append(("rate within it", f"{rate.rate_per_s.as_rate('requests')}, {confirmed}"))
     if rate.base_rate_per_s is not None:
         facts.append(("float32's rate within it", f"{figures(rate.base_rate_per_s)} requests/s"))
     if rate.memory_bytes:

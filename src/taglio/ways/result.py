@@ -62,9 +62,9 @@ class Rate:
     answered. `over_one`: the capacity divided by that of the source with one caller. `over_many`: divided by that of
     the source with `callers` callers, as many as the way has runs at once. `max_latency_s`: the limit. `rate_per_s`:
     the highest rate of requests that arrive at random at which `p95_s`, the latency of 19 of 20 of them, is at most 0.9
-    of the limit. `base_rate_per_s`: the same for the source with one caller or with many, whichever is higher. `alone`:
-    why requests are not joined, or "". `left_out`: what there was no time for. `memory_bytes`: the memory of the open
-    model.
+    of the limit. Without `p95_s`, no load confirmed the rate. `base_rate_per_s`: the same for the source with one
+    caller or with many, whichever is higher. `alone`: why requests are not joined, or "". `left_out`: what there was no
+    time for. `memory_bytes`: the memory of the open model.
     """
 
     model: str
@@ -103,12 +103,15 @@ class Rate:
         return f"{self.over_one.as_ratio()} the capacity of float32 in ONNX Runtime with one caller{many}"
 
     def __str__(self) -> str:
-        """With a limit on latency the rate that keeps it, and the capacity; without one `capacity_gain` and the
-        capacity."""
+        """With a limit on latency the rate that keeps it, and the capacity; `capacity_gain` and the capacity first
+        without a limit, or if no load confirmed a rate."""
         if self.max_latency_s is None:
             return f"{self.capacity_gain}; {self.capacity}"
-        if self.rate_per_s is None or self.p95_s is None:
+        if self.rate_per_s is None:
             return f"{self.capacity_gain}; {self.capacity}, but no rate keeps {self.limit}"
+        if self.p95_s is None:
+            about = f"about {_figures(self.rate_per_s.value)} requests/s within {self.limit}, not confirmed"
+            return f"{self.capacity_gain}; {self.capacity}; {about}"
         within = f"19 of 20 answered within {_figures(self.p95_s * 1e3)} ms (limit {self.limit})"
         base = "float32 keeps that at no rate"
         if self.base_rate_per_s:
