@@ -107,13 +107,9 @@ def seconds(made: Emulation, source: str, target: str, size: int, most_s: float 
 
 
 @pytest.mark.alone
-def test_a_round_trip_takes_both_latencies(made: Emulation) -> None:
+def test_a_round_trip_and_a_megabyte_take_as_long_as_the_links_say(made: Emulation) -> None:
     assert 0.020 <= seconds(made, "camera", "gateway", 1, 0.022, 21) <= 0.022
     assert 0.030 <= seconds(made, "camera", "server", 1, 0.033, 21) <= 0.033  # no link of its own: over the gateway
-
-
-@pytest.mark.alone
-def test_a_megabyte_takes_as_long_as_its_link_says(made: Emulation) -> None:
     size = 1_000_000
     for source, target, expected_s in (
         ("gateway", "server", 0.010 + size / 12.5e6),
@@ -171,7 +167,7 @@ def test_a_command_that_is_not_there(file: Path) -> None:
     assert "did you mean" in taglio("cluster", "emulate", str(file), "--bare", "--on", "sever", "--", "true").stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_everything_goes_when_it_is_stopped(file: Path, number: signal.Signals) -> None:
     with begun(file) as running:
         assert len(traces(running.pid)) == 5  # its folder, its group, and three namespaces

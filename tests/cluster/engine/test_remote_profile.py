@@ -14,37 +14,15 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio import weights
 from taglio.cluster.engine import remote_profile
 from taglio.cluster.engine.deploy import send
-from taglio.cluster.engine.remote_profile import Job, Profiler, fastest
+from taglio.cluster.engine.remote_profile import Profiler
 from taglio.memory import free_bytes, used_bytes
 from taglio.model.load import Model, load
-from taglio.profile.effort import Effort
 from taglio.profile.stopwatch import Stopwatch
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import SCHEME
 
 GRAPH: Any = SimpleNamespace(candidates=list, blocks=())
-
-
-@pytest.mark.parametrize(("int8_s", "chosen"), [(1.5, "onnxruntime"), (0.5, "openvino")])
-def test_the_runtime_of_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatch, int8_s: float, chosen: str) -> None:
-    """Float is faster in ONNX Runtime; all-int8 in OpenVINO may be faster still."""
-    seconds = {"float32 in onnxruntime": 1.0, "float32 in openvino": 2.0, "int8 in openvino": int8_s}
-
-    def timed(models: dict[str, Any], *_: Any, **__: Any) -> Any:
-        assert seconds.keys() <= models.keys()
-        walls = {name: SimpleNamespace(median_s=seconds.get(name, 3.0)) for name in models}
-        return SimpleNamespace(timed={name: SimpleNamespace(wall=wall) for name, wall in walls.items()})
-
-    stopwatch: Any = SimpleNamespace(time=timed)
-    monkeypatch.setattr(remote_profile, "pure_assignments", lambda *_: {"int8": {}})
-    monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino"))
-    model: Any = None
-    job = Job({}, model, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
-    builder: Any = SimpleNamespace(build=dict)
-    assert fastest(builder, job, stopwatch, Effort()) == chosen
-    monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime",))
-    assert fastest(builder, job, stopwatch, Effort()) == "onnxruntime"
 
 
 @pytest.mark.parametrize("in_files", [False, True])
