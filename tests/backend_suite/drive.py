@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from tests.backend_suite import exporters
 from tests.backend_suite.case import Case, node_cases
 from tests.backend_suite.check import CRASH, STATUSES, TIMEOUT, Outcome, check
-from tests.backend_suite.compose import compose, recipe
+from tests.backend_suite.compose import compose
 from tests.backend_suite.pool import Died, run_all
 from tests.backend_suite.variants import variants
 
@@ -44,21 +44,6 @@ def outcomes(
         if tell is not None:
             tell(case.name, found[case.name])
     return found
-
-
-def shrink(seed: int, workers: int = 1) -> tuple[tuple[int, ...], Case, Outcome]:
-    """The steps of a composed graph that can go while its outcome stays of the same status, and what is left."""
-    without: tuple[int, ...] = ()
-    (last,) = outcomes([compose(seed)], workers).values()
-    for step in reversed(range(recipe(seed).steps)):
-        try:
-            case = compose(seed, (*without, step))
-        except (AssertionError, ValueError):  # a later step does not fit what is left
-            continue
-        (found,) = outcomes([case], workers).values()
-        if found.status == last.status:
-            without, last = (*without, step), found
-    return without, compose(seed, without), last
 
 
 def table(found: Mapping[str, Outcome]) -> str:
