@@ -219,32 +219,6 @@ def two_devices(port: int, head: str = "camera") -> Iterator[Bench]:
         here.stop()
 
 
-def listened(processes: list[int]) -> set[str]:
-    """Addresses on which these processes listen, each in its own network."""
-    return {address for address, _ in sockets(processes)}
-
-
-def sockets(processes: list[int]) -> set[tuple[str, int]]:
-    """Addresses and ports on which these processes listen, each in its own network."""
-    found = set[tuple[str, int]]()
-    for process in processes:
-        with contextlib.suppress(OSError):  # it ended, or closed one, meanwhile
-            found.update(_sockets(Path(f"/proc/{process}")))
-    return found
-
-
-def _sockets(process: Path) -> Iterator[tuple[str, int]]:
-    own = {str(each.readlink()) for each in (process / "fd").glob("*") if each.is_symlink()}
-    for table in ("tcp", "tcp6"):
-        for line in (process / "net" / table).read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
-                address, _, port = words[1].partition(":")
-                # The last four bytes, as one number of the machine's own order.
-                number = int(address[-8:], 16)
-                yield ".".join(str(each) for each in number.to_bytes(4, sys.byteorder)), int(port, 16)
-
-
 def answering(bench: Bench) -> bool:
     """Whether the server's host has answered about a hundred requests: its threads have waited more often than it takes
     to load its components and warm up, which is 800 times; a request is 25."""

@@ -7,9 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
 from taglio.cluster.engine import remote_profile
@@ -21,6 +19,7 @@ from taglio.profile.stopwatch import Stopwatch
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import SCHEME
+from tests.models import parsed
 
 GRAPH: Any = SimpleNamespace(candidates=list, blocks=())
 
@@ -33,7 +32,8 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     frequent."""
     if in_files:
         monkeypatch.setattr("taglio.weights.IN_FILES_BYTES", 1)
-    model, options = load(with_weights()), {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
+    model = load(parsed("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", {"w": np.ones((64, 64))}))
+    options = {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
     timed = [{"x": np.ones((1, size), np.float32)} for size in (64, 8)]
     given = {"typical": timed[:1], "timed": timed, "graph": GRAPH, "ranges": lambda *_: None}
     work: Any = SimpleNamespace(setup=SimpleNamespace(**options, seed=0), model=model, **given)
@@ -56,11 +56,3 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     assert 0 < seen["limit_bytes"] - 10**9 < 2 * used_bytes()
     profiler.profile(job)
     assert seen["limit_bytes"] < free_bytes() + used_bytes()
-
-
-def with_weights() -> onnx.ModelProto:
-    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
-    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64])] for name in "xy")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
-    graph = helper.make_graph(nodes, "m", x, y, [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -18,12 +18,12 @@ from tests.cluster.engine.devices import (
     Bench,
     answering,
     last_json,
-    listened,
     needs_ray,
     planned,
     until,
 )
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
+from tests.support.sockets import addresses
 
 pytestmark = [needs_ray, pytest.mark.whole]
 
@@ -36,7 +36,7 @@ def test_status_says_what_each_device_is(running: Bench) -> None:
     shown = running.command("cluster", "status")
     assert "2 of 2 devices alive" in shown.out and shown.err == ""
     for name in ("camera", "server"):
-        assert listened(running.processes(name)) == {"127.0.0.1"}
+        assert addresses(running.processes(name)) == {"127.0.0.1"}
 
 
 def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path, cluster: Path) -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values, switching
+from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.solve import improve, solve
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.result import Limits
 from tests.cluster.planning.reference import brute_force
-from tests.cluster.planning.small_problems import fan, made, problems
+from tests.cluster.planning.small_problems import made, problems
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples
 from tests.plan.test_one_machine import between_two_convolutions
@@ -122,12 +122,15 @@ def test_a_block_that_fits_nowhere_is_proof_enough(seed: int) -> None:
 
 
 def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() -> None:
-    problem = fan(2, 2, np.random.default_rng(0))
-    memory = Memory(np.array([3.0, np.inf]), np.zeros((3, 2)), peak=True)
+    """The input takes 32 bytes."""
+    graph, profiles = chain()
+    problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
+    assert problem.memory is not None
+    memory = replace(problem.memory, capacity=np.array([33.0, np.inf]), peak=True)
     placed = solve(replace(problem, memory=memory))
     assert placed.status == "optimal"
-    writes = placed.labels[0]
-    assert writes >= 2 or problem.forms[writes].writes == Kind.INT8
+    assert evaluate(replace(problem, memory=memory), placed.labels, placed.copies).broken == ()
+    assert {problem.split(label)[0] for label in placed.labels} == {1}
 
 
 @pytest.mark.parametrize("seed", [13, 47, 73])
