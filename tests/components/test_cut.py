@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.components.build import Manifest, Port, write
+from taglio.components.build import Manifest, write
 from taglio.components.cut import Component, cut, devices_after
 from taglio.components.prove import TOLERANCE, prove
 from taglio.errors import BadOption, MeasurementFailed
@@ -111,13 +111,21 @@ def written(case: Case, parts: list[Component], folder: Path) -> Manifest:
     return write(folder, case.model.sha256, [spec.name for spec in case.model.inputs], case.model.outputs, parts)
 
 
-@pytest.mark.parametrize("assignment", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
-@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+@pytest.mark.parametrize(
+    ("pattern", "assignment"),
+    [
+        ("halves", "int8"),
+        ("three in a row", "every second"),
+        ("there and back", "every third"),
+        ("in turn", "every second"),
+        ("back and forth", "float"),
+    ],
+)
 def test_components_of_the_embedded_model_equal_the_whole(
-    network: Case, pattern: Pattern, assignment: Callable[[Case], Assignment], tmp_path: Path
+    network: Case, pattern: str, assignment: str, tmp_path: Path
 ) -> None:
-    chosen = assignment(network)
-    parts = pieces(network, chosen, pattern(network.graph))
+    chosen = ASSIGNMENTS[assignment](network)
+    parts = pieces(network, chosen, PATTERNS[pattern](network.graph))
     proof = prove(
         tmp_path, written(network, parts, tmp_path), network.builder.build(chosen), network.held_out.samples[:2]
     )
@@ -170,18 +178,14 @@ def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) ->
                 assert_int8_where_possible(case, part, parts, chosen, sent)
 
 
-@pytest.mark.parametrize("assignment", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
-def test_levels_of_one_device_are_components_of_their_own(
-    network: Case, assignment: Callable[[Case], Assignment], tmp_path: Path
-) -> None:
+def test_levels_of_one_device_are_components_of_their_own(network: Case, tmp_path: Path) -> None:
     """What a component writes leaves before the next one runs; together they are still the whole."""
-    chosen, blocks = assignment(network), network.graph.blocks
+    chosen, blocks = network.every(2), network.graph.blocks
     devices = dict.fromkeys((block.name for block in blocks), "only")
     levels = {block.name: 1 for block in blocks[len(blocks) // 2 :]}
     parts = pieces(network, chosen, devices, levels)
     assert [part.device for part in parts] == ["only", "only"]
     assert {name for part in parts[1:] for name in part.blocks} == set(levels)
-    equal(network, parts, chosen)
     prove(tmp_path, written(network, parts, tmp_path), network.builder.build(chosen), network.held_out.samples[:2])
 
 
@@ -241,19 +245,6 @@ def assert_int8_where_possible(
         assert tuple(d.dim_value for d in value.type.tensor_type.shape.dim) == tensors[name].shape
 
 
-def test_an_int8_tensor_crosses_in_a_quarter_of_the_bytes(network: Case, tmp_path: Path) -> None:
-    devices = at(0.5)(network.graph)
-    ports: dict[str, tuple[Port, ...]] = {}
-    for name, chosen in (("float", {}), ("int8", network.all_int8())):
-        manifest = written(network, pieces(network, chosen, devices), tmp_path / name)
-        assert [piece.device for piece in manifest.pieces] == ["d0", "d1"]
-        ports[name] = manifest.pieces[0].outputs
-        assert manifest.pieces[1].inputs == ports[name]
-    assert {port.dtype for port in ports["float"]} == {"float32"}
-    assert {port.dtype for port in ports["int8"]} == {"uint8"}
-    assert sum(port.bytes for port in ports["float"]) == 4 * sum(port.bytes for port in ports["int8"]) > 0
-
-
 def test_an_anchor_sends_float_and_takes_int8(network: Case) -> None:
     """Its output is float, so only what reads it decides how it travels."""
     soft = next(block for block in network.graph.blocks if block.soft_tail)
@@ -302,35 +293,13 @@ def test_a_block_without_a_device_is_refused(network: Case) -> None:
         cut(network.model, network.graph, network.model.proto, devices)
 
 
-def test_pieces_that_differ_from_the_whole_are_not_proven(network: Case, tmp_path: Path) -> None:
-    parts = pieces(network, network.all_int8(), at(0.5)(network.graph))
-    manifest = written(network, parts, tmp_path)
-    with pytest.raises(MeasurementFailed, match="2 components, run one after another, differ from the whole model by"):
-        prove(tmp_path, manifest, network.builder.build({}), network.held_out.samples[:1])
-
-
-@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_each_component_quantises_a_model_input_for_itself(order: tuple[str, str], tmp_path: Path) -> None:
+def test_each_component_quantises_a_model_input_for_itself(tmp_path: Path) -> None:
     g = Sketch(11)
     x = g.input("x", 1, 3, 8, 8)
     case = tiny(g.model(g.conv(x, 3, 4), g.conv(x, 3, 4)), tmp_path)
-    parts = pieces(case, case.all_int8(), dict(zip((block.name for block in case.graph.blocks), order)))
+    parts = pieces(case, case.all_int8(), dict(zip((block.name for block in case.graph.blocks), "ba")))
     assert [part.inputs for part in parts] == [("x",), ("x",)]
     equal(case, parts, case.all_int8())
-
-
-def test_a_float_block_between_int8_ones_is_kept_float_once(tmp_path: Path) -> None:
-    case = tiny(TINY["conv_transpose"](), tmp_path)
-    first, middle, last = (block.name for block in case.graph.blocks)
-    parts = pieces(case, {first: INT8, last: INT8}, {first: "a", middle: "b", last: "a"})
-    equal(case, parts, {first: INT8, last: INT8})
-
-
-def test_a_model_output_leaves_the_component_that_wrote_it(tmp_path: Path) -> None:
-    case = tiny(two_in_two_out(), tmp_path)
-    devices = {block.name: "b" if block.name == "conv6" else "a" for block in case.graph.blocks}
-    parts = pieces(case, case.all_int8(), devices)
-    assert "middle" in parts[0].outputs and parts[1].outputs == ("end",)
 
 
 def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> None:
@@ -389,7 +358,7 @@ def test_cuts_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             devices_after(case.graph, [tensors[0]], devices)
 
 
-@pytest.mark.parametrize("places", [(3, 0), (0, 3, 1), (2, 2)])
+@pytest.mark.parametrize("places", [(0, 3, 1), (2, 2)])
 def test_cuts_out_of_order_are_refused(places: tuple[int, ...], tmp_path: Path) -> None:
     case, tensors = chain(tmp_path)
     with pytest.raises(BadOption, match=f'`cuts` "{tensors[places[-1]]}" comes before the previous cut'):

@@ -149,16 +149,6 @@ def test_a_model_of_no_known_format_is_refused(tiny: Case, tmp_path: Path) -> No
     refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .ort, .keras")
 
 
-def test_a_keras_model_without_its_environment_says_how_to_get_it(
-    tiny: Case, tmp_path: Path, nothing_installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, str(nothing_installed))
-    model = tmp_path / "model.keras"
-    model.write_bytes(b"?")
-    ran = taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out")
-    refused(ran, "model.keras", "litert environment", "taglio backends add litert")
-
-
 def test_data_with_channels_last_is_told_apart(tiny: Case, tmp_path: Path) -> None:
     data = tmp_path / "last.npy"
     np.save(data, np.zeros((4, 8, 8, 3), np.float32))
