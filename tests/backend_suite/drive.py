@@ -1,7 +1,7 @@
 """All cases or a sample of them, in processes, and what became of each. Judges nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from tests.backend_suite import exporters
 from tests.backend_suite.case import Case, node_cases
@@ -52,11 +52,9 @@ def table(found: Mapping[str, Outcome]) -> str:
     for name, outcome in found.items():
         group = name.partition("+")[2] or ("graphs" if name.startswith("graph-") else "as it is")
         groups.setdefault(group, Counter())[outcome.status] += 1
-    return _rows(
-        [("", *STATUSES), *((group, *(counts[each] or "" for each in STATUSES)) for group, counts in groups.items())]
+    head = "".join(f"{name:>12}" for name in ("", *STATUSES))
+    lines = (
+        f"{group:>12}" + "".join(f"{counts[status] or '':>12}" for status in STATUSES)
+        for group, counts in groups.items()
     )
-
-
-def _rows(rows: Sequence[Sequence[object]]) -> str:
-    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(f"{cell!s:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join([head, *lines])

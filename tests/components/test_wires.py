@@ -8,9 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.components.build import write
 from taglio.components.cut import Component, Wires, cut
-from taglio.components.prove import TOLERANCE, prove
 from taglio.plan.result import Crossing, Interval, Limits, Plan, placements
 from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
@@ -70,16 +68,11 @@ def drawn(case: Case, seed: int, devices: tuple[str, ...] = DEVICES) -> Plan:
     )
 
 
-def built(case: Case, plan: Plan) -> tuple[onnx.ModelProto, list[Component]]:
-    whole = case.builder.build(plan.assignment(), plan.wire_only(case.graph))
-    return whole, cut(case.model, case.graph, whole, plan.devices(), Wires(plan.start, plan.copies()))
-
-
 def equal(case: Case, plan: Plan, folder: Path) -> list[Component]:
-    whole, parts = built(case, plan)
-    inputs = [spec.name for spec in case.model.inputs]
-    manifest = write(folder, case.model.sha256, inputs, case.model.outputs, parts)
-    assert prove(folder, manifest, whole, case.held_out.samples[:1]).distance <= TOLERANCE
+    """The components of a plan, which together equal the whole model."""
+    whole = case.builder.build(plan.assignment(), plan.wire_only(case.graph))
+    parts = cut(case.model, case.graph, whole, plan.devices(), Wires(plan.start, plan.copies()))
+    case.proven(parts, whole, folder, samples=1)
     return parts
 
 

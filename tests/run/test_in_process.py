@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.components.build import Manifest, write
+from taglio.components.build import Manifest
 from taglio.components.cut import cut
 from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed
 from taglio.run import in_process
@@ -28,7 +28,7 @@ def built(case: Case, folder: Path, *places: float) -> Manifest:
     count = len(case.graph.blocks)
     devices = {b.name: f"d{sum(i >= count * p for p in places)}" for i, b in enumerate(case.graph.blocks)}
     parts = cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
-    return write(folder, case.model.sha256, [spec.name for spec in case.model.inputs], case.model.outputs, parts)
+    return case.written(parts, folder)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_inferences_are_counted_where_one_of_each_shape_is_timed_together(tmp_pa
     case = tiny(g.model(g.op("Relu", g.conv(g.input("x", "N", 3, 8, 8), 3, 4))), tmp_path)
     devices = {block.name: "here" for block in case.graph.blocks}
     parts = cut(case.model, case.graph, case.model.proto, devices)
-    manifest = write(tmp_path, case.model.sha256, ["x"], case.model.outputs, parts)
+    manifest = case.written(parts, tmp_path)
     onnx.save(case.model.proto, tmp_path / "float.onnx")
     several = [{"x": np.ones((count, 3, 8, 8), np.float32)} for count in (1, 2, 3)]
     executor = Executor(tmp_path, manifest, ONE)

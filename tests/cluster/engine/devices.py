@@ -22,7 +22,7 @@ from taglio import artifact
 from taglio.flow.workspace import PROFILE
 from taglio.profile.result import Profile
 from tests import stateful
-from tests.end_to_end.command import ENVIRONMENT, SCHEME, Ran, taglio
+from tests.end_to_end.command import ENVIRONMENT, SCHEME, Ran, begun, taglio
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'taglio[cluster]'")
 
@@ -89,10 +89,7 @@ class Bench:
 
     def begin(self, *arguments: object) -> "subprocess.Popen[str]":
         """Start a command and do not wait."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "taglio", *(str(each) for each in arguments)],
-            env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        return begun(*arguments, env=self.environment)
 
     def start(self, name: str, *options: object) -> Ran:
         """Start a device with one thread."""

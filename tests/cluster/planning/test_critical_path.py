@@ -113,20 +113,3 @@ def test_an_output_leaves_before_the_rest_has_run() -> None:
     sent = next(each for each in plan.timeline if each.transfer and each.what.startswith("conv0"))
     later = next(each for each in plan.timeline if each.what == "1-far")
     assert sent.start_s < later.end_s
-
-
-@examples(30)
-@given(made_up.problems(largest=4, sparing=False))
-def test_a_placement_that_is_offered_only_becomes_better(problem: Problem) -> None:
-    assembled = on_two(problem)
-    search = Search(assembled, Objective())
-    least = inf
-    for seed in range(3):
-        totals = evaluate(assembled.problem, drawn(assembled, seed))
-        if not totals.broken:
-            least = min(least, latencies(assembled, totals)[0])
-        search.offer(totals)
-    assert search.value <= least * (1 + 1e-12)
-    if search.best is not None:
-        assert search.value == pytest.approx(latencies(assembled, search.best)[0])
-        assert not evaluate(assembled.problem, search.best.labels, search.best.copies).broken
