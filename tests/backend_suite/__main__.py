@@ -2,7 +2,6 @@
 
 python -m tests.backend_suite             exit code 1 where an outcome is not as the list says (known.py)
 python -m tests.backend_suite --update    write the list again from what is found
-python -m tests.backend_suite --shrink 17 leave steps out of the graph of seed 17 while it fails as before
 """
 
 import argparse
@@ -10,11 +9,10 @@ import resource
 import sys
 import time
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from taglio.runtimes.processor import listed
 from tests.backend_suite.check import PASSED, Outcome
-from tests.backend_suite.drive import GRAPHS, all_cases, outcomes, shrink, table
+from tests.backend_suite.drive import GRAPHS, all_cases, outcomes, table
 from tests.backend_suite.known import FILE, judge, load, rounding_decides, rounds, save, updated
 
 
@@ -24,18 +22,8 @@ def main() -> int:
     parser.add_argument("--graphs", type=int, default=GRAPHS, help=f"composed graphs (default {GRAPHS})")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--update", action="store_true", help="write the list again")
-    parser.add_argument("--shrink", type=int, metavar="SEED", help="make the finding of one composed graph small")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="also write the models of the cases that run")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for each case that does not pass")
     options = parser.parse_args()
-    if options.shrink is not None:
-        left_out, case, outcome = shrink(options.shrink)
-        operators = " ".join(node.op_type for node in case.proto().graph.node)
-        print(f"graph-{options.shrink} without steps {left_out}: {outcome.status}: {outcome.detail}\n{operators}")
-        if options.save is not None:
-            options.save.mkdir(parents=True, exist_ok=True)
-            (options.save / f"{case.name}.onnx").write_bytes(case.model)
-        return 0
 
     def tell(name: str, outcome: Outcome) -> None:
         if options.verbose and outcome.status != PASSED:

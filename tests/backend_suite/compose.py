@@ -1,10 +1,6 @@
-"""Random graphs of what networks are made of. A seed gives a graph; leaving out steps of it gives smaller ones.
+"""Random graphs of what networks are made of. A seed gives a graph."""
 
-Every step draws from a generator of its own, so a graph without step 3 has the other steps unchanged where they still
-fit: that is how a finding is made small.
-"""
-
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,14 +37,12 @@ def recipe(seed: int) -> Recipe:
     )
 
 
-def compose(seed: int, without: Collection[int] = ()) -> Case:
-    """The graph of `seed` but for the steps `without`, and its samples."""
+def compose(seed: int) -> Case:
+    """The graph of `seed`, and its samples."""
     plan = recipe(seed)
     writer = Writer(plan.opset, rng=np.random.default_rng([seed, 1]))
     value = _start(writer, plan)
     for index in range(plan.steps):
-        if index in without:
-            continue
         writer.rng = np.random.default_rng([seed, 2, index])
         able = STEPS[len(value.shape)]
         weights = np.array([weight for weight, _ in able], float)

@@ -1,12 +1,12 @@
 """All cases or a sample of them, in processes, and what became of each. Judges nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from tests.backend_suite import exporters
 from tests.backend_suite.case import Case, node_cases
 from tests.backend_suite.check import CRASH, STATUSES, TIMEOUT, Outcome, check
-from tests.backend_suite.compose import compose, recipe
+from tests.backend_suite.compose import compose
 from tests.backend_suite.pool import Died, run_all
 from tests.backend_suite.variants import variants
 
@@ -46,32 +46,15 @@ def outcomes(
     return found
 
 
-def shrink(seed: int, workers: int = 1) -> tuple[tuple[int, ...], Case, Outcome]:
-    """The steps of a composed graph that can go while its outcome stays of the same status, and what is left."""
-    without: tuple[int, ...] = ()
-    (last,) = outcomes([compose(seed)], workers).values()
-    for step in reversed(range(recipe(seed).steps)):
-        try:
-            case = compose(seed, (*without, step))
-        except (AssertionError, ValueError):  # a later step does not fit what is left
-            continue
-        (found,) = outcomes([case], workers).values()
-        if found.status == last.status:
-            without, last = (*without, step), found
-    return without, compose(seed, without), last
-
-
 def table(found: Mapping[str, Outcome]) -> str:
     """How many cases ended how: as they are, by variant, composed."""
     groups: dict[str, Counter[str]] = {}
     for name, outcome in found.items():
         group = name.partition("+")[2] or ("graphs" if name.startswith("graph-") else "as it is")
         groups.setdefault(group, Counter())[outcome.status] += 1
-    return _rows(
-        [("", *STATUSES), *((group, *(counts[each] or "" for each in STATUSES)) for group, counts in groups.items())]
+    head = "".join(f"{name:>12}" for name in ("", *STATUSES))
+    lines = (
+        f"{group:>12}" + "".join(f"{counts[status] or '':>12}" for status in STATUSES)
+        for group, counts in groups.items()
     )
-
-
-def _rows(rows: Sequence[Sequence[object]]) -> str:
-    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(f"{cell!s:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join([head, *lines])

@@ -64,11 +64,6 @@ def test_units_are_converted_once() -> None:
     assert cluster.link("server", "server") == Link("server", "server", inf)
 
 
-def test_seconds_of_a_link_are_latency_and_bytes_over_bandwidth() -> None:
-    assert Link("a", "b", 1e6, 0.02).seconds(500_000) == pytest.approx(0.52)
-    assert Link("a", "a", inf).seconds(1e9) == 0.0
-
-
 def test_what_messages_take_is_read() -> None:
     cluster = parse(
         FILE.replace("idle_watts = 1.5", "send_ms = 2\nreceive_ms = 3\nreceive_ms_per_mb = 12").replace(
@@ -117,8 +112,6 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
     [
         ("threads = 1", "thread = 1", 'device.camera: unknown key "thread": did you mean "threads"?'),
         ("threads = 1", "threads = 0", "device.camera.threads = 0: expected a whole number >= 1"),
-        ("threads = 1", "threads = true", "device.camera.threads = True: expected a whole number, got true or false"),
-        ("threads = 1", 'runtime = "openvino-mixed"', 'did you mean "openvino"?'),
         (
             "threads = 1",
             'runtime = "openvin"',
@@ -127,8 +120,6 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
         ("memory_mb = 64", "memory_mb = -1", "device.camera.memory_mb = -1: expected a number >= 1e-09"),
         ("memory_mb = 64", 'memory_mb = "64"', "device.camera.memory_mb = '64': expected a number, got text in quotes"),
         ("memory_mb = 64", "memory_mb = inf", "device.camera.memory_mb = inf: expected a number <= 1000000000000.0"),
-        ("idle_watts = 1.5", "idle_watts = -0.1", "device.camera.idle_watts = -0.1: expected a number >= 0.0"),
-        ("idle_watts = 1.5", "send_ms = -1", "device.camera.send_ms = -1: expected a number >= 0.0"),
         ("latency_ms = 5", "latency_ms = 5\ngap_ms = 6", "link 1: gap_ms = 6 is more than latency_ms = 5, which"),
         (
             "latency_ms = 0.1",
@@ -136,22 +127,16 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
             'device.camera.loopback: unknown key "latncy_ms": did you mean "latency_ms"',
         ),
         ('start = "camera"', 'start = "camrea"', 'start = "camrea", no such device: did you mean "camera"?'),
-        ('start = "camera"', "start = 3", "start = 3: expected text in quotes"),
         ('start = "camera"\n', "", 'has no start device, where inputs come from: write start = "camera"'),
-        ('to = "gateway"', 'to = "gatway"', 'link 2: "gatway", no such device: did you mean "gateway"?'),
         ("bandwidth_mbit_s = 400", "latency_ms = 1", "link 2: has no bandwidth_mbit_s"),
-        ("bandwidth_mbit_s = 400", "bandwidth_mbits = 400", 'link 2: unknown key "bandwidth_mbits": did you mean'),
         ("both = true", 'both = "yes"', "link 1.both = 'yes': expected true or false"),
-        ("int8 = false", "int8 = 0", "device.gateway.int8 = 0: expected true or false"),
         ('never = ["Resize", "model.2*"]', 'never = "Resize"', "device.gateway.never = 'Resize': expected a list"),
         ('of = "camera"', 'of = "camara"', 'device.gateway.scale of "camara", no such device: did you mean "camera"?'),
         ('of = "camera"', 'of = "server"', "needs its own profile"),
-        ('of = "camera", factor = 0.5', 'of = "camera"', 'device.gateway.scale: has no "factor"'),
         ('of = "camera", factor = 0.5', 'of = "camera", factor = 0', "scale.factor = 0: expected a number >= 1e-06"),
         ('profile = "profile.json"', 'profile = "p.json"\nscale = { of = "server", factor = 2.0 }', "keep one"),
         ("[device.gateway]", '[device."../x"]', "letters, digits"),
         ("memory_mb = 64", "memory_mb = = 64", "Invalid value (at line 5, column 13): not valid TOML"),
-        ("[device.server]", "[devic.server]", 'unknown key "devic": did you mean "device"?'),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_key_and_the_fix(before: str, after: str, message: str) -> None:
@@ -168,10 +153,8 @@ def test_what_is_wrong_is_refused_with_its_key_and_the_fix(before: str, after: s
     [
         ("", "has no devices"),
         ('start = "a"\n[device.a]\n[link]\nfrom = "a"', "link: expected a list, got a table"),
-        ('device = 3\nstart = "a"', "device = 3: expected a table"),
         ('start = "a"\n[device]\na = 3', "expected a table"),
         ('start = "a"\n[device.a]\n[[link]]\nfrom = "a"\nto = "a"\nbandwidth_mbit_s = 1', "loopback"),
-        ('start = "a"\n[device.a]\n[[link]]\nto = "a"', 'link 1: has no "from"'),
     ],
 )
 def test_half_a_file_is_refused(text: str, words: str) -> None:
@@ -188,11 +171,6 @@ def test_what_no_parser_takes_is_one_line(text: str) -> None:
         parse(text, "lab.toml")
     assert str(raised.value).startswith("lab.toml")
     assert len(str(raised.value)) < 300
-
-
-def test_a_device_is_no_cluster_file() -> None:
-    with pytest.raises(BadCluster, match="/dev/zero: cannot be read \\(not a regular file\\)"):
-        load(Path("/dev/zero"))
 
 
 def test_names_that_are_not_there_name_the_nearest() -> None:
@@ -268,11 +246,8 @@ bandwidth_mbit_s = 8
     [
         ("= 8\n", '= 8\n[[link]]\nfrom = "b"\nto = "a"\nbandwidth_mbit_s = 9\n', "links 1 and 2 both go from b to a"),
         ("[device.b]", "[device.b]\n[device.B]", 'device "b" and device "B" differ only in case'),
-        ("= 8", "= 1e-300", "link 1.bandwidth_mbit_s = 1e-300: expected a number >= 1e-09"),
         ("= 8", "= 1e300", "link 1.bandwidth_mbit_s = 1e+300: expected a number <= 1000000000000.0"),
-        ("= 8", "= 0", "link 1.bandwidth_mbit_s = 0: expected a number >= 1e-09"),
         ("= 8", "= nan", "link 1.bandwidth_mbit_s = nan: expected a number"),
-        ("[device.b]", '[device.b]\nscale = { of = "a", factor = 1e-7 }', "device.b.scale.factor = 1e-07: expected"),
         (
             "[device.b]",
             '[device.b]\nscale = { of = "c", factor = 1e-4 }\n[device.c]\nscale = { of = "a", factor = 1e-4 }',

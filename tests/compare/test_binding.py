@@ -52,10 +52,5 @@ def test_inputs_are_moved_by_shape(shape: tuple[int, ...], axes: tuple[int, ...]
         assert arrange([FIRST], [shape]) == (axes,)
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (2, 5), (2, 3, 5)])
-def test_what_fits_stays(shape: tuple[int, ...]) -> None:
-    assert arrange([np.zeros(shape)], [shape]) == (tuple(range(len(shape))),)
-
-
 def test_channels_first_from_channels_last() -> None:
     assert arrange([FIRST.transpose(0, 2, 3, 1)], [(1, 3, 4, 4)]) == ((0, 3, 1, 2),)

@@ -52,15 +52,12 @@ def foreign(folder: Path, name: str = "net.tflite", content: bytes = b"x") -> Pa
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("a.onnx", "onnx"),
-        ("a.keras", "keras"),
         ("a.H5", "keras"),
         ("a.tflite", "tflite"),
         ("a.pt2", "torch"),
         ("saved/saved_model.pb", "savedmodel"),
         ("bert/config.json", "huggingface"),
         ("a.bin", ""),
-        ("folder/nothing.txt", ""),
     ],
 )
 def test_what_a_model_is(tmp_path: Path, name: str, expected: str) -> None:

@@ -9,15 +9,13 @@ import time
 import tomllib
 import zipfile
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from taglio.compare import environments
-from taglio.compare.environments import BACKENDS, ENVIRONMENTS, STAMP, Environment, find, installed
+from taglio.compare.environments import BACKENDS, ENVIRONMENTS, STAMP, Environment, find
 from taglio.errors import BadEnvironment, BadOption, Busy
-from taglio.transaction import held
 from tests.end_to_end.command import ENVIRONMENT, ROOT, refused, taglio
 
 SMALL = Environment("small", {"small": ">=1,<2"}, 10**6)
@@ -41,11 +39,6 @@ def pretend(folder: Path, name: str, versions: dict[str, str]) -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(environments.VARIABLE, str(tmp_path / "backends"))
     return tmp_path / "backends"
-
-
-@pytest.mark.usefixtures("folder")
-def test_core_is_always_there() -> None:
-    assert find("onnxruntime").interpreter == Path(sys.executable)
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if BACKENDS[name] != "core"])
@@ -72,13 +65,6 @@ def test_another_version_is_named_with_what_is_wanted(folder: Path, other: str) 
     assert f"openvino {other}, needs >=2026.4,<2027" in found.reason
 
 
-def test_half_an_environment_is_missing_the_other_half(folder: Path) -> None:
-    pretend(folder, "torch", {"torch": "2.13.0+cpu"})
-    found = find("pytorch")
-    assert found.interpreter is None
-    assert "torchao, onnxscript, transformers, onnx not installed" in found.reason
-
-
 def test_an_environment_whose_python_is_gone_has_nothing(folder: Path) -> None:
     python = pretend(folder, "openvino", {"openvino": "2026.4.1"})
     python.unlink()
@@ -86,20 +72,10 @@ def test_an_environment_whose_python_is_gone_has_nothing(folder: Path) -> None:
     assert find("openvino").interpreter is None
 
 
-def test_versions_of_this_environment() -> None:
-    assert installed(None, ["numpy", "no-such-thing"]) == {"numpy": version("numpy")}
-
-
 def test_the_runtime_of_plans_is_the_back_end_of_compare() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     openvino = next(each for each in ENVIRONMENTS if each.name == "openvino")
     assert extras["openvino"] == [f"{name}{versions}" for name, versions in openvino.packages.items()]
-
-
-def test_environments_lie_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(environments.VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert environments.folder() == Path("/somewhere/taglio/backends")
 
 
 def test_a_user_without_a_home_names_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,11 +172,6 @@ def test_what_a_killed_build_left_running_keeps_the_next_one_out(folder: Path, t
         os.kill(int(step.read_text()), signal.SIGKILL)
 
 
-def test_only_one_process_builds(folder: Path) -> None:
-    with held(folder, create=True), pytest.raises(Busy, match="is in use by process"):
-        environments.build(SMALL)
-
-
 def test_a_python_without_wheels_is_refused(folder: Path) -> None:
     with pytest.raises(BadEnvironment, match=r"small needs a Python below 3\.10, but taglio runs in 3\."):
         environments.build(replace(SMALL, python_below=(3, 10)))
@@ -211,11 +182,6 @@ def test_an_environment_with_another_version_is_broken(folder: Path) -> None:
     pretend(folder, "small", {"small": "2.1"})
     found = environments.inspect(SMALL)
     assert (found.status, found.reason) == ("broken", "small 2.1, needs >=1,<2")
-
-
-@pytest.mark.parametrize(("name", "wanted"), [("torch", "torch"), ("pytorch", "torch"), ("keras", "litert")])
-def test_a_back_end_names_its_environment(name: str, wanted: str) -> None:
-    assert environments.environment(name).name == wanted
 
 
 @pytest.mark.parametrize(("name", "words"), [("onnxruntime", "comes with taglio"), ("tvm", "tvm is not a back end")])

@@ -1,6 +1,6 @@
 """Models opened for cutting: blocks, a builder of quantised models, and samples to run them on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from taglio.components.build import Manifest, write
+from taglio.components.cut import Component
+from taglio.components.prove import TOLERANCE, Proof, prove
 from taglio.data.dataset import Dataset, split
 from taglio.data.files import load
 from taglio.embedded import digits_data
@@ -46,6 +49,17 @@ class Case:
     def whole(self, assignment: Assignment, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of the whole quantised model in a session of its own."""
         return outputs(self.builder.build(assignment), sample, self.model.outputs)
+
+    def written(self, parts: Sequence[Component], folder: Path) -> Manifest:
+        """The components as files."""
+        inputs = [spec.name for spec in self.model.inputs]
+        return write(folder, self.model.sha256, inputs, self.model.outputs, parts)
+
+    def proven(self, parts: Sequence[Component], whole: onnx.ModelProto, folder: Path, samples: int = 2) -> Proof:
+        """What running the components one after another shows beside the whole model: no difference but rounding."""
+        proof = prove(folder, self.written(parts, folder), whole, self.held_out.samples[:samples])
+        assert proof.distance <= TOLERANCE
+        return proof
 
 
 def outputs(proto: onnx.ModelProto, sample: Mapping[str, np.ndarray], names: tuple[str, ...]) -> list[np.ndarray]:

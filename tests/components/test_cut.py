@@ -10,14 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.components.build import Manifest, Port, write
 from taglio.components.cut import Component, cut, devices_after
 from taglio.components.prove import TOLERANCE, prove
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import open_session
-from tests.components.cases import ANCHOR, INT8, Case, digits, outputs, tiny
+from tests.components.cases import ANCHOR, INT8, Case, digits, tiny
 from tests.models import TINY, Sketch, messy, residual, two_in_two_out
 
 Pattern = Callable[[Graph], dict[str, str]]
@@ -87,16 +86,9 @@ def in_order(case: Case, parts: list[Component], devices: Mapping[str, str]) -> 
     assert len({part.name for part in parts}) == len(parts)
 
 
-def equal(case: Case, parts: list[Component], assignment: Assignment) -> None:
-    """Run one after another, on each held-out sample."""
-    for sample in case.held_out.samples[:2]:
-        tensors = dict(sample)
-        for part in parts:
-            answers = outputs(part.proto, {name: tensors[name] for name in part.inputs}, part.outputs)
-            tensors |= zip(part.outputs, answers)
-        for name, whole in zip(case.model.outputs, case.whole(assignment, sample)):
-            distance = np.linalg.norm(np.asarray(whole - tensors[name], np.float64))
-            assert distance <= TOLERANCE * max(float(np.linalg.norm(whole)), 1e-30), name
+def equal(case: Case, parts: list[Component], assignment: Assignment, folder: Path) -> None:
+    """Components that together equal the whole model."""
+    case.proven(parts, case.builder.build(assignment), folder)
 
 
 def pieces(
@@ -107,22 +99,24 @@ def pieces(
     return parts
 
 
-def written(case: Case, parts: list[Component], folder: Path) -> Manifest:
-    return write(folder, case.model.sha256, [spec.name for spec in case.model.inputs], case.model.outputs, parts)
-
-
-@pytest.mark.parametrize("assignment", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
-@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+@pytest.mark.parametrize(
+    ("pattern", "assignment"),
+    [
+        ("halves", "int8"),
+        ("three in a row", "every second"),
+        ("there and back", "every third"),
+        ("in turn", "every second"),
+        ("back and forth", "float"),
+    ],
+)
 def test_components_of_the_embedded_model_equal_the_whole(
-    network: Case, pattern: Pattern, assignment: Callable[[Case], Assignment], tmp_path: Path
+    network: Case, pattern: str, assignment: str, tmp_path: Path
 ) -> None:
-    chosen = assignment(network)
-    parts = pieces(network, chosen, pattern(network.graph))
-    proof = prove(
-        tmp_path, written(network, parts, tmp_path), network.builder.build(chosen), network.held_out.samples[:2]
-    )
+    chosen = ASSIGNMENTS[assignment](network)
+    parts = pieces(network, chosen, PATTERNS[pattern](network.graph))
+    proof = network.proven(parts, network.builder.build(chosen), tmp_path)
     assert (proof.samples, proof.tolerance) == (2, TOLERANCE)
-    assert proof.identical == (proof.distance == 0.0) and proof.distance <= TOLERANCE
+    assert proof.identical == (proof.distance == 0.0)
     for part, sent in zip(parts, crossing(network, parts)):
         assert_int8_where_possible(network, part, parts, chosen, sent)
 
@@ -140,8 +134,7 @@ def test_components_are_proven_with_one_session_open_at_a_time(
         return session
 
     monkeypatch.setattr("taglio.components.prove.open_session", opened)
-    manifest, whole = written(network, parts, tmp_path), network.builder.build({})
-    assert prove(tmp_path, manifest, whole, network.held_out.samples[:2]).distance <= TOLERANCE
+    network.proven(parts, network.builder.build({}), tmp_path)
     assert len(most) > len(parts) > 2 and max(most) == 1
 
 
@@ -155,7 +148,7 @@ def test_an_output_may_be_a_sequence(tmp_path: Path) -> None:
     case = tiny(proto, tmp_path)
     parts = cut(case.model, case.graph, case.builder.build({}), at(0.5)(case.graph))
     assert len(parts) == 2
-    assert prove(tmp_path, written(case, parts, tmp_path), case.builder.build({}), case.held_out.samples[:2]).identical
+    assert case.proven(parts, case.builder.build({}), tmp_path).identical
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -165,24 +158,20 @@ def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) ->
         chosen = assignment(case)
         for pattern in PATTERNS.values():
             parts = pieces(case, chosen, pattern(case.graph))
-            equal(case, parts, chosen)
+            equal(case, parts, chosen, tmp_path)
             for part, sent in zip(parts, crossing(case, parts)):
                 assert_int8_where_possible(case, part, parts, chosen, sent)
 
 
-@pytest.mark.parametrize("assignment", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
-def test_levels_of_one_device_are_components_of_their_own(
-    network: Case, assignment: Callable[[Case], Assignment], tmp_path: Path
-) -> None:
+def test_levels_of_one_device_are_components_of_their_own(network: Case, tmp_path: Path) -> None:
     """What a component writes leaves before the next one runs; together they are still the whole."""
-    chosen, blocks = assignment(network), network.graph.blocks
+    chosen, blocks = network.every(2), network.graph.blocks
     devices = dict.fromkeys((block.name for block in blocks), "only")
     levels = {block.name: 1 for block in blocks[len(blocks) // 2 :]}
     parts = pieces(network, chosen, devices, levels)
     assert [part.device for part in parts] == ["only", "only"]
     assert {name for part in parts[1:] for name in part.blocks} == set(levels)
-    equal(network, parts, chosen)
-    prove(tmp_path, written(network, parts, tmp_path), network.builder.build(chosen), network.held_out.samples[:2])
+    equal(network, parts, chosen, tmp_path)
 
 
 def scaled_weights(proto: onnx.ModelProto, factor: float) -> onnx.ModelProto:
@@ -203,11 +192,11 @@ def test_a_rounding_that_flips_is_no_fault_and_a_wrong_weight_is(network: Case, 
     whole, samples = network.builder.build(chosen), network.held_out.samples
     assert any(len(t.dims) > 1 and t.data_type == onnx.TensorProto.FLOAT for t in parts[0].proto.graph.initializer)
     other = [replace(part, proto=scaled_weights(part.proto, 1.0 + 3e-7)) for part in parts]
-    proof = prove(tmp_path, written(network, other, tmp_path), whole, samples)
+    proof = prove(tmp_path, network.written(other, tmp_path), whole, samples)
     assert TOLERANCE < proof.distance <= proof.tolerance
     wrong = [replace(parts[0], proto=scaled_weights(parts[0].proto, 1.1)), *parts[1:]]
     with pytest.raises(MeasurementFailed, match="differ from the whole model"):
-        prove(tmp_path, written(network, wrong, tmp_path), whole, samples)
+        prove(tmp_path, network.written(wrong, tmp_path), whole, samples)
 
 
 def crossing(case: Case, parts: list[Component]) -> list[dict[str, onnx.ValueInfoProto]]:
@@ -241,20 +230,7 @@ def assert_int8_where_possible(
         assert tuple(d.dim_value for d in value.type.tensor_type.shape.dim) == tensors[name].shape
 
 
-def test_an_int8_tensor_crosses_in_a_quarter_of_the_bytes(network: Case, tmp_path: Path) -> None:
-    devices = at(0.5)(network.graph)
-    ports: dict[str, tuple[Port, ...]] = {}
-    for name, chosen in (("float", {}), ("int8", network.all_int8())):
-        manifest = written(network, pieces(network, chosen, devices), tmp_path / name)
-        assert [piece.device for piece in manifest.pieces] == ["d0", "d1"]
-        ports[name] = manifest.pieces[0].outputs
-        assert manifest.pieces[1].inputs == ports[name]
-    assert {port.dtype for port in ports["float"]} == {"float32"}
-    assert {port.dtype for port in ports["int8"]} == {"uint8"}
-    assert sum(port.bytes for port in ports["float"]) == 4 * sum(port.bytes for port in ports["int8"]) > 0
-
-
-def test_an_anchor_sends_float_and_takes_int8(network: Case) -> None:
+def test_an_anchor_sends_float_and_takes_int8(network: Case, tmp_path: Path) -> None:
     """Its output is float, so only what reads it decides how it travels."""
     soft = next(block for block in network.graph.blocks if block.soft_tail)
     place = network.graph.blocks.index(soft)
@@ -267,7 +243,7 @@ def test_an_anchor_sends_float_and_takes_int8(network: Case) -> None:
     alone = network.graph.tensor_map()[soft.inputs[0]].consumers == (soft.name,)
     value = crossing(network, parts)[1][soft.inputs[0]]
     assert value.type.tensor_type.elem_type == (onnx.TensorProto.UINT8 if alone else onnx.TensorProto.FLOAT)
-    equal(network, parts, {soft.name: ANCHOR})
+    equal(network, parts, {soft.name: ANCHOR}, tmp_path)
 
 
 def test_one_device_gives_the_whole_model_as_one_component(network: Case, tmp_path: Path) -> None:
@@ -277,9 +253,8 @@ def test_one_device_gives_the_whole_model_as_one_component(network: Case, tmp_pa
     (only,) = cut(network.model, network.graph, quantized, devices)
     assert only.proto is quantized and only.device == "here"
     assert only.inputs == ("image",) and only.outputs == network.model.outputs
-    manifest = written(network, [only], tmp_path)
-    assert [piece.file for piece in manifest.pieces] == ["model.onnx"]
-    assert prove(tmp_path, manifest, quantized, network.held_out.samples[:2]).identical
+    assert network.proven([only], quantized, tmp_path).identical
+    assert [path.name for path in tmp_path.glob("*.onnx")] == ["model.onnx"]
 
 
 def test_a_path_that_comes_back_makes_a_device_run_twice(tmp_path: Path) -> None:
@@ -293,7 +268,7 @@ def test_branches_that_do_not_need_each_other_are_one_component_per_device(tmp_p
     case = tiny(two_in_two_out(), tmp_path)
     parts = pieces(case, {}, {block.name: "left" if block.name == "conv0" else "right" for block in case.graph.blocks})
     assert [(part.device, part.inputs) for part in parts][:2] == [("left", ("left",)), ("right", ("right",))]
-    equal(case, parts, {})
+    equal(case, parts, {}, tmp_path)
 
 
 def test_a_block_without_a_device_is_refused(network: Case) -> None:
@@ -302,35 +277,13 @@ def test_a_block_without_a_device_is_refused(network: Case) -> None:
         cut(network.model, network.graph, network.model.proto, devices)
 
 
-def test_pieces_that_differ_from_the_whole_are_not_proven(network: Case, tmp_path: Path) -> None:
-    parts = pieces(network, network.all_int8(), at(0.5)(network.graph))
-    manifest = written(network, parts, tmp_path)
-    with pytest.raises(MeasurementFailed, match="2 components, run one after another, differ from the whole model by"):
-        prove(tmp_path, manifest, network.builder.build({}), network.held_out.samples[:1])
-
-
-@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_each_component_quantises_a_model_input_for_itself(order: tuple[str, str], tmp_path: Path) -> None:
+def test_each_component_quantises_a_model_input_for_itself(tmp_path: Path) -> None:
     g = Sketch(11)
     x = g.input("x", 1, 3, 8, 8)
     case = tiny(g.model(g.conv(x, 3, 4), g.conv(x, 3, 4)), tmp_path)
-    parts = pieces(case, case.all_int8(), dict(zip((block.name for block in case.graph.blocks), order)))
+    parts = pieces(case, case.all_int8(), dict(zip((block.name for block in case.graph.blocks), "ba")))
     assert [part.inputs for part in parts] == [("x",), ("x",)]
-    equal(case, parts, case.all_int8())
-
-
-def test_a_float_block_between_int8_ones_is_kept_float_once(tmp_path: Path) -> None:
-    case = tiny(TINY["conv_transpose"](), tmp_path)
-    first, middle, last = (block.name for block in case.graph.blocks)
-    parts = pieces(case, {first: INT8, last: INT8}, {first: "a", middle: "b", last: "a"})
-    equal(case, parts, {first: INT8, last: INT8})
-
-
-def test_a_model_output_leaves_the_component_that_wrote_it(tmp_path: Path) -> None:
-    case = tiny(two_in_two_out(), tmp_path)
-    devices = {block.name: "b" if block.name == "conv6" else "a" for block in case.graph.blocks}
-    parts = pieces(case, case.all_int8(), devices)
-    assert "middle" in parts[0].outputs and parts[1].outputs == ("end",)
+    equal(case, parts, case.all_int8(), tmp_path)
 
 
 def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> None:
@@ -338,7 +291,7 @@ def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> Non
     devices = {block.name: "b" if block.kind == "Sigmoid" else "a" for block in case.graph.blocks}
     parts = cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
     assert [part.device for part in parts] == ["a"]
-    equal(case, parts, case.all_int8())
+    equal(case, parts, case.all_int8(), tmp_path)
 
 
 def test_a_tensor_that_is_read_both_ways_crosses_once(tmp_path: Path) -> None:
@@ -347,7 +300,7 @@ def test_a_tensor_that_is_read_both_ways_crosses_once(tmp_path: Path) -> None:
     case = tiny(g.model(g.conv(x, 8, 4), g.conv(x, 8, 4)), tmp_path)
     source, left, right = (block.name for block in case.graph.blocks)
     parts = pieces(case, {left: INT8}, {source: "a", left: "b", right: "b"})
-    equal(case, parts, {left: INT8})
+    equal(case, parts, {left: INT8}, tmp_path)
     assert parts[1].inputs == case.graph.block(source).outputs
 
 
@@ -365,7 +318,7 @@ def test_cuts_by_hand_put_what_comes_after_on_the_next_device(tmp_path: Path) ->
     parts = pieces(case, case.all_int8(), device_of)
     assert [part.device for part in parts] == ["box", "gateway", "server"]
     assert parts[1].inputs == (f"{tensors[0]}/int8",) and parts[2].inputs == (f"{tensors[3]}/int8",)
-    equal(case, parts, case.all_int8())
+    equal(case, parts, case.all_int8(), tmp_path)
     assert devices_after(case.graph, [], ["box"]) == dict.fromkeys(names, "box")
 
 
@@ -375,25 +328,19 @@ def test_a_cut_inside_a_branch_takes_the_other_branch_along(tmp_path: Path) -> N
     device_of = devices_after(case.graph, [tensors[1]], ["a", "b"])
     parts = pieces(case, {}, device_of)
     assert set(parts[1].inputs) == {tensors[0], tensors[1]}
-    equal(case, parts, {})
+    equal(case, parts, {}, tmp_path)
 
 
 def test_cuts_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     case, tensors = chain(tmp_path)
-    with pytest.raises(BadOption, match='`cuts` "nowhere": no block writes this tensor'):
-        devices_after(case.graph, ["nowhere"], ["a", "b"])
-    with pytest.raises(BadOption, match='`cuts` "x": no block writes this tensor'):
-        devices_after(case.graph, ["x"], ["a", "b"])
-    for devices in (["a"], ["a", "b", "c"]):
-        with pytest.raises(BadOption, match=rf"1 cut for {len(devices)} devices?: name 2"):
-            devices_after(case.graph, [tensors[0]], devices)
-
-
-@pytest.mark.parametrize("places", [(3, 0), (0, 3, 1), (2, 2)])
-def test_cuts_out_of_order_are_refused(places: tuple[int, ...], tmp_path: Path) -> None:
-    case, tensors = chain(tmp_path)
-    with pytest.raises(BadOption, match=f'`cuts` "{tensors[places[-1]]}" comes before the previous cut'):
-        devices_after(case.graph, [tensors[place] for place in places], [f"d{i}" for i in range(len(places) + 1)])
+    for cut_at in ("nowhere", "x"):
+        with pytest.raises(BadOption, match=f'`cuts` "{cut_at}": no block writes this tensor'):
+            devices_after(case.graph, [cut_at], ["a", "b"])
+    with pytest.raises(BadOption, match="1 cut for 3 devices: name 2"):
+        devices_after(case.graph, [tensors[0]], ["a", "b", "c"])
+    for places in ((0, 3, 1), (2, 2)):
+        with pytest.raises(BadOption, match=f'`cuts` "{tensors[places[-1]]}" comes before the previous cut'):
+            devices_after(case.graph, [tensors[place] for place in places], list("abcd")[: len(places) + 1])
 
 
 def test_a_model_that_magnifies_the_last_bit_is_proven_without_fusion(tmp_path: Path) -> None:
@@ -406,10 +353,10 @@ def test_a_model_that_magnifies_the_last_bit_is_proven_without_fusion(tmp_path: 
     case = tiny(sketch.model(sketch.rename(sine, "y")), tmp_path)
     whole, samples = case.builder.build({}), case.held_out.samples[:2]
     parts = pieces(case, {}, in_turn(case.graph))
-    proof = prove(tmp_path, written(case, parts, tmp_path), whole, samples)
+    proof = prove(tmp_path, case.written(parts, tmp_path), whole, samples)
     if proof.identical:
         pytest.skip("kernels of this processor do not add inside a convolution")
     assert 0.1 < proof.distance <= proof.tolerance
     wrong = [replace(parts[0], proto=scaled_weights(parts[0].proto, 1.1)), *parts[1:]]
     with pytest.raises(MeasurementFailed, match="differ from the whole model"):
-        prove(tmp_path, written(case, wrong, tmp_path), whole, samples)
+        prove(tmp_path, case.written(wrong, tmp_path), whole, samples)

@@ -56,23 +56,10 @@ def test_a_model_of_an_eighth_of_the_work_is_clearly_faster(race: Race, folders:
     assert result.float_s > result.plan_s > 0.0
 
 
-def test_a_race_against_itself_shows_about_one(race: Race, folders: tuple[Path, Path, Path]) -> None:
-    result = confirm(race, folders[0], folders[0], 0.01, QUICK)
-    assert 0.5 < result.ratio < 2.0  # others may use the processors meanwhile
-
-
 def test_candidates_are_compared_in_the_same_openings(race: Race, folders: tuple[Path, Path, Path]) -> None:
     eight, one, four = folders
     ratios = [result.ratio for result in compared(race, eight, [four, eight, one], QUICK)]
     assert ratios[2] > ratios[0] > ratios[1]
-
-
-def test_runs_are_returned_by_folder_whichever_is_opened_first(race: Race, folders: tuple[Path, Path, Path]) -> None:
-    eight, one, _ = folders
-    for _ in range(2):
-        slow_s, fast_s = race.open([eight, one], 0.1, (3, 5))
-        assert 3 <= len(slow_s) == len(fast_s) <= 5
-        assert np.median(slow_s) > np.median(fast_s)
 
 
 def test_a_model_that_cannot_be_opened_is_named_and_the_race_goes_on(

@@ -14,7 +14,6 @@ from taglio.deploy.write import Answered, read_answered
 from taglio.errors import BadArtifact, BadOption
 from taglio.flow.export import export as export_workspace
 from taglio.runtimes import onnxruntime, openvino
-from taglio.runtimes.way import Way
 from tests.deploy.repositories import ALONE, exported, rewritten, rows_in
 from tests.deploy.test_delivery import Delivery, delivered
 from tests.end_to_end.command import refused, taglio
@@ -83,17 +82,6 @@ def test_without_samples_only_the_folder_itself_is_exported(delivery: Delivery, 
     with pytest.raises(BadOption, match="holds no samples, which prove an export for OpenVINO Model Server"):
         exported(delivery.folder, tmp_path / "out", OVMS)
     assert exported(delivery.folder, tmp_path / "out", PLAIN).models == ()
-
-
-def test_a_way_is_read(tmp_path: Path) -> None:
-    folder = delivered(tmp_path, onnxruntime.NAME, way=Way(2, 3, 4)).folder
-    assert read(folder).way == Way(2, 3, 4)
-    manifest = folder / "deploy.json"
-    described = json.loads(manifest.read_text())
-    described["way"]["at_once"] = 0
-    manifest.write_text(json.dumps(described))
-    with pytest.raises(BadArtifact, match=r"deploy\.json: damaged \(a way needs at least one of each"):
-        read(folder)
 
 
 def test_answers_that_differ_as_the_server_opens_the_files_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio import artifact
 from taglio.components.build import State
 from taglio.deploy.export import OVMS, TRITON
 from taglio.deploy.folder import DeliveredModel, read
@@ -14,8 +13,6 @@ from taglio.deploy.triton import served
 from taglio.deploy.write import VERIFY
 from taglio.errors import BadOption
 from taglio.flow.export import export as export_workspace
-from taglio.flow.work import Setup
-from taglio.flow.workspace import SETUP
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.openvino_marks import unkept
 from taglio.runtimes.way import Way
@@ -56,7 +53,7 @@ def test_triton_reads_its_configuration_for_onnxruntime(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("level", "number"),
-    [("ORT_ENABLE_ALL", None), ("ORT_ENABLE_EXTENDED", 1), ("ORT_ENABLE_BASIC", -1), ("ORT_DISABLE_ALL", 2)],
+    [("ORT_ENABLE_ALL", None), ("ORT_ENABLE_BASIC", -1), ("ORT_DISABLE_ALL", 2)],
 )
 def test_levels_are_tritons_own(level: str, number: int | None, tmp_path: Path) -> None:
     """onnxruntime_backend reads -1, 1 and 2; whatever else it reads, and nothing, is all optimisations."""
@@ -167,17 +164,6 @@ def test_bfloat16_without_effect_here_is_refused(tmp_path: Path) -> None:
     rewritten(delivery.folder, "properties.json", {"INFERENCE_PRECISION_HINT": "bf16"})
     with pytest.raises(BadOption, match=r"openvino computes with INFERENCE_PRECISION_HINT=f32, not bf16"):
         exported(delivery.folder, tmp_path / "out", TRITON)
-
-
-def test_components_on_several_devices_are_exported_from_a_workspace(tmp_path: Path) -> None:
-    delivery = delivered(tmp_path, onnxruntime.NAME, devices=2)
-    setup = Setup("camera.onnx", {}, "", "", 0, 1, False, "all")
-    artifact.save(tmp_path / f"{SETUP}.json", SETUP, delivery.manifest.model_sha256, setup)
-    result = export_workspace(tmp_path, tmp_path / "out", TRITON)
-    assert [model.name for model in result.models] == [f"camera-{piece.name}" for piece in delivery.manifest.pieces]
-    for model in result.models:
-        config = triton_configuration(tmp_path / "out" / model.path)
-        assert (config.name, config.max_batch_size) == (model.name, 0)
 
 
 def test_a_model_with_states_is_not_joined(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Run the command line in this process and keep what it says; what a refusal must look like. Knows no scenario."""
+"""Run the command line and keep what it says; what a refusal must look like. Knows no scenario."""
 
 import hashlib
 import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
@@ -69,6 +70,13 @@ def taglio(*arguments: object) -> Ran:
         low.seek(0)
         below = low.read().decode(errors="replace")
     return Ran(code, out.getvalue(), below + err.getvalue())
+
+
+def begun(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
+    """A command in a process of its own; `options` are Popen's."""
+    command = [sys.executable, "-m", "taglio", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, **{**pipes, "env": ENVIRONMENT, **options})
 
 
 def quick(case: Case, out: Path, *options: object) -> Ran:

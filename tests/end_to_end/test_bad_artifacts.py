@@ -60,7 +60,7 @@ def test_an_artifact_that_cannot_be_used(damage: Callable[[Path], tuple[str, ...
     refuse_it(name, workspace, *damage(workspace / name), unless=another_report)
 
 
-@pytest.mark.parametrize("name", ["setup.json", "profile.json", "error.json", "plan.json", "components/manifest.json"])
+@pytest.mark.parametrize("name", ["setup.json", "profile.json", "components/manifest.json"])
 def test_an_artifact_that_is_missing(name: str, workspace: Path) -> None:
     (workspace / name).unlink()
     refuse_it(name, workspace, "no such file", "run taglio", unless="" if name == "profile.json" else "report")
@@ -143,29 +143,16 @@ def at(body: Any, path: str) -> tuple[Any, Any]:
     ("name", "path", "value", "said"),
     [
         ("profile", "blocks", [], "no blocks"),
-        ("profile", "blocks.0.block", "other", "conv0"),
-        ("profile", "glue", [], "no glue of flow"),
         ("profile", "glue", None, 'missing required field "glue"'),
         ("profile", "runs", [], "no run of the float model"),
-        ("profile", "runs.0.wall.median_s", 0, "median_s"),
         ("profile", "runs.0.wall.median_s", 1e308, "median_s"),
-        ("profile", "precisions", [], "float32"),
-        ("profile", "conditions.threads", 0, "threads"),
         ("error", "upper_log", 1e308, "upper_log"),
-        ("error", "upper_log", 1000, "upper_log"),
-        ("error", "outputs", [], "no output"),
         ("error", "outputs.0.output", "z", "unknown output z"),
-        ("error", "outputs.0.exponent", 0, "exponent"),
         ("error", "outputs.0.blocks.0.own", -1, "own"),
-        ("error", "samples", 0, "samples"),
         ("plan", "placements", [], "no placements"),
-        ("plan", "placements.0.precision", "int3", "unknown precision int3"),
         ("plan", "placements.0.block", "other", "no placement of block conv0"),
-        ("setup", "optimization", "heavy", 'unknown "optimization" heavy'),
         ("setup", "threads", 100000, "threads"),
-        ("setup", "seed", -1, "seed"),
         ("setup", "runtime", "abacus", "abacus: use auto or onnxruntime"),
-        ("components/manifest", "pieces", [], "no components"),
         ("components/manifest", "pieces.0.file", "../model.onnx", "outside"),
         ("components/manifest", "pieces.0.inputs.0.name", "other", "reads other"),
     ],

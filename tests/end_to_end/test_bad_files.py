@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.end_to_end.command import Case, quick, refused, snapshot, taglio
-from tests.models import Sketch, conv_relu_chain, digits_model, parsed, saved, two_in_two_out
+from tests.models import Sketch, conv_relu_chain, digits_model, parsed, saved
 
 
 def cut_short(path: Path) -> tuple[str, ...]:
@@ -110,14 +110,6 @@ def test_data_that_does_not_fit(
     assert snapshot(workspace) == before
 
 
-def test_arrays_that_do_not_fit_several_inputs(tmp_path: Path) -> None:
-    np.savez(tmp_path / "data.npz", left=np.ones((6, 3, 8, 8), np.float32))
-    model = saved(two_in_two_out(), tmp_path)
-    ran = taglio("profile", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "out")
-    refused(ran, "BadData", "data.npz", "['right']")
-    assert not (tmp_path / "out").exists()
-
-
 def test_values_that_the_model_cannot_run_on(tmp_path: Path) -> None:
     """An index past the table: right shape, right type, and only running shows it."""
     text = "(int64[1, 4] words) => (float[1, 4, 6] y) { rows = Gather (table, words) y = MatMul (rows, w) }"
@@ -125,14 +117,3 @@ def test_values_that_the_model_cannot_run_on(tmp_path: Path) -> None:
     np.save(tmp_path / "words.npy", np.full((6, 4), 99))
     arguments = (model, "--data", tmp_path / "words.npy", "--max-error", 0.1, "--effort", 0.01)
     refused(taglio("optimize", *arguments, "-o", tmp_path / "out"))
-
-
-def test_preprocessing_that_does_not_fit(tmp_path: Path, tiny: Case) -> None:
-    (tmp_path / "pictures").mkdir()
-    pictures(tmp_path / "pictures")
-    out = ("-o", tmp_path / "out")
-    for text, words in (("hsv", ("hsv", "rgb")), ("gray", ("gray", "rgb or bgr"))):
-        ran = taglio("profile", tiny.model, "--data", tmp_path / "pictures", "--preprocess", text, *out)
-        refused(ran, "BadOption", *words)
-    refused(taglio("profile", *tiny.arguments(), "--preprocess", "rgb", *out), "BadOption", "preprocess")
-    assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case
+from tests.end_to_end.command import SCHEME, Case, begun
 
 SPIN = "while True: pass"
 
@@ -18,12 +18,11 @@ SPIN = "while True: pass"
 def optimize(case: Case, out: Path, busy_s: tuple[float, float]) -> dict[str, object]:
     """Optimise, with every processor taken from and until these seconds."""
     options = ("--max-error", "0.05", "--scheme", SCHEME, "--effort", "0.2", "-o", out, "--json")
-    command = [sys.executable, "-m", "taglio", "optimize", *(str(each) for each in (*case.arguments(), *options))]
-    begun, spinning = time.monotonic(), list[subprocess.Popen[bytes]]()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True) as process:
+    begun_s, spinning = time.monotonic(), list[subprocess.Popen[bytes]]()
+    with begun("optimize", *case.arguments(), *options, stderr=None) as process:
         try:
             while process.poll() is None:
-                now_s = time.monotonic() - begun
+                now_s = time.monotonic() - begun_s
                 if busy_s[0] <= now_s < busy_s[1] and not spinning:
                     spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(os.cpu_count() or 1)]
                 if now_s >= busy_s[1]:

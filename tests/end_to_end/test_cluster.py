@@ -10,25 +10,12 @@ import pytest
 from taglio import artifact
 from taglio.cluster.file import load
 from taglio.plan.result import Plan
+from tests.cluster.engine.devices import CLUSTER
 from tests.conftest import Staged
 from tests.end_to_end.command import refused, taglio
 
-TEXT = """
-start = "camera"
-[device.camera]
-active_watts = 4
-scale = { of = "server", factor = 8.0 }
-[device.server]
-active_watts = 60
-profile = "profile.json"
-[[link]]
-from = "camera"
-to = "server"
-both = true
-bandwidth_mbit_s = 100
-latency_ms = 0.05
-joules_per_mb = 0.5
-"""
+# The camera is eight times as slow as the server, and the link ten times as slow as in tests on devices.
+TEXT = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "server", factor = 8.0 }', 1).replace("1000", "100")
 QUICK = ("--max-error", "2%", "--time-limit", 1)
 
 
@@ -110,18 +97,6 @@ def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, *options, "--axes", "latency,energy", "--explain"), "--explain is for one plan")
 
 
-def test_a_front_of_two_models(out: Path, cluster: Path, other: Path) -> None:
-    second = ("--rate", 2, "--with-model", f"{other},rate=1,max-error=2%")
-    options = ("--cluster", cluster, *QUICK, *second, "--axes", "latency,error", "--points", 3)
-    front = taglio("plan", out, *options, "--json").json()
-    assert "the last two columns list models in the order given" in (out / "report.html").read_text()
-    assert front["points"]
-    for point in front["points"]:
-        assert len(point["others"]) == 1
-        latencies = [each["predicted_latency_s"]["value"] for each in (point["plan"], *point["others"])]
-        assert point["latency_s"] == pytest.approx((2 * latencies[0] + latencies[1]) / 3)
-
-
 def test_refusals_are_one_line(workspace: Path, cluster: Path) -> None:
     refused(taglio("plan", workspace, "--max-error", "1%", "--objective", "energy"), "--cluster")
     refused(taglio("plan", workspace, "--max-error", "1%", "--gap", "0.1%"), "--gap")
@@ -138,11 +113,11 @@ def test_refusals_are_one_line(workspace: Path, cluster: Path) -> None:
     refused(taglio("plan", workspace, "--cluster", cluster, *QUICK), "has no profile", "scale =")
 
 
-def test_a_bound_in_another_unit_holds_on_a_cluster_too(out: Path, cluster: Path) -> None:
-    taglio("error", out, "--metric", "sqnr", "--effort", 0.02, "--json").json()
-    ran = taglio("plan", out, "--cluster", cluster, "--min-score", 36, "--time-limit", 1, "--explain")
+def test_a_bound_in_another_unit_holds_on_a_cluster_too(workspace: Path, cluster: Path) -> None:
+    taglio("error", workspace, "--metric", "sqnr", "--effort", 0.02, "--json").json()
+    ran = taglio("plan", workspace, "--cluster", cluster, "--min-score", 36, "--time-limit", 1, "--explain")
     assert ran.code == 0, ran.err
     assert "limit 36.00\u00a0dB" in ran.out
-    plan, limit = artifact.load(out / "plan.json", "plan", Plan), 10 ** (-36 / 20)
+    plan, limit = artifact.load(workspace / "plan.json", "plan", Plan), 10 ** (-36 / 20)
     assert plan.limits.max_error == pytest.approx(limit)
     assert plan.measured_error is not None and plan.measured_error <= limit

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,18 +15,7 @@ from taglio import artifact
 from taglio.compare.environments import VARIABLE
 from taglio.compare.result import COMPARISON, Comparison
 from tests.conftest import once
-from tests.end_to_end.command import ENVIRONMENT, Case, refused, taglio
-
-STATUSES = {
-    "measured",
-    "impossible",
-    "failed",
-    "crashed",
-    "killed",
-    "out of memory",
-    "stuck",
-    "missing",
-}
+from tests.end_to_end.command import Case, begun, refused, taglio
 
 # OpenVINO runs where it is installed beside taglio; the others need environments of their own.
 ABSENT = {"nncf", "onnxsim", "litert", "pytorch", "qkeras", "keras"} | (
@@ -62,7 +49,6 @@ def rows(result: Any, backend: str) -> dict[str, Any]:
 def test_every_row_is_measured_or_says_why_not(compared: tuple[Path, Any]) -> None:
     _, result = compared
     for row in result["rows"]:
-        assert row["status"] in STATUSES
         assert (row["latency"] is not None) == (row["status"] == "measured")
         assert bool(row["reason"]) == (row["status"] != "measured"), row
 
@@ -116,12 +102,11 @@ def test_a_stopped_comparison_keeps_its_finished_rows(tiny: Case, tmp_path: Path
     out = tmp_path / "out"
     (out / "work").mkdir(parents=True)
     (out / "work" / "mine.txt").write_text("here first")
-    asked = [str(word) for word in ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01")]
-    # At full effort, so that it cannot end before the signal.
-    command = [sys.executable, "-m", "taglio", *asked, "--effort", "1", "-o", str(out), "--json"]
+    asked = ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01")
     for number in (signal.SIGKILL, signal.SIGINT):
         earlier = set(out.glob("compare-work/onnxruntime/tmp*"))
-        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        # At full effort, so that it cannot end before the signal.
+        running = begun(*asked, "--effort", "1", "-o", out, "--json")
         while set(out.glob("compare-work/onnxruntime/tmp*")) <= earlier and running.poll() is None:
             time.sleep(0.002)  # until the kernels of a row are recorded; all rows take a second
         running.send_signal(number)
@@ -147,16 +132,6 @@ def test_a_model_of_no_known_format_is_refused(tiny: Case, tmp_path: Path) -> No
     model = tmp_path / "model.bin"
     model.write_bytes(b"?")
     refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .ort, .keras")
-
-
-def test_a_keras_model_without_its_environment_says_how_to_get_it(
-    tiny: Case, tmp_path: Path, nothing_installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, str(nothing_installed))
-    model = tmp_path / "model.keras"
-    model.write_bytes(b"?")
-    ran = taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out")
-    refused(ran, "model.keras", "litert environment", "taglio backends add litert")
 
 
 def test_data_with_channels_last_is_told_apart(tiny: Case, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from taglio import artifact, transaction
 from taglio.flow.workspace import MADE_FROM, PROFILE
 from tests.conftest import Staged
-from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, quick, refused, snapshot, taglio
+from tests.end_to_end.command import SCHEME, Case, begun, quick, refused, snapshot, taglio
 from tests.models import conv_relu_chain, saved
 
 SOME = ("--scheme", SCHEME, "--runtime", "onnxruntime")
@@ -56,17 +55,6 @@ def test_a_folder_that_cannot_be_made(tiny: Case, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "here first"
 
 
-def begun(command: tuple[object, ...]) -> "subprocess.Popen[str]":
-    """A command in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "taglio", *(str(each) for each in command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-
-
 @pytest.fixture
 def other(tiny: Case, tmp_path: Path) -> Case:
     """Another model that takes the tiny one's data."""
@@ -75,7 +63,7 @@ def other(tiny: Case, tmp_path: Path) -> Case:
 
 def optimizing(case: Case, out: Path) -> "subprocess.Popen[str]":
     """An optimisation that works in a copy of `out`, and will for seconds."""
-    process = begun(("optimize", *case.arguments(), "--max-error", 0.01, *SOME, "--effort", 0.2, "-o", out, "--json"))
+    process = begun("optimize", *case.arguments(), "--max-error", 0.01, *SOME, "--effort", 0.2, "-o", out, "--json")
     until = time.monotonic() + 300
     while not [*out.glob(".taglio-new/*/profile.json")] and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)

@@ -92,34 +92,23 @@ def test_calibration_and_held_out_parts_share_nothing(optimized: Optimized, few_
     assert artifact.load(optimized.folder / "error.json", "error", dict)["data_sha256"] == parts.held_out.sha256
 
 
-def test_later_stages_read_what_optimize_left(optimized: Optimized, tmp_path: Path) -> None:
-    out = shutil.copytree(optimized.folder, tmp_path / "out")
-    ran = taglio("run", out, "--runs", 10, "--json").json()
-    assert ran["plan"]["runs"] == 10
-    assert ran["predicted_s"] == pytest.approx(optimized.printed["plan"]["predicted_latency_s"])
-    assert taglio("build", out, "--json").json()["proof"]["distance"] <= 1e-5
-
-
-@pytest.mark.parametrize("bound", [0, 0.9], ids=["only float holds", "all int8 holds"])
-def test_the_extremes_are_plans_too(bound: float, tiny: Case, tmp_path: Path) -> None:
+def test_only_float_keeps_a_bound_of_zero(tiny: Case, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    printed = quick(tiny, out, "--max-error", bound, "--json").json()
-    assert printed["plan"]["error"] <= bound
-    assert bound or printed["plan"]["int8_blocks"] == 0
+    plan = quick(tiny, out, "--max-error", 0, "--json").json()["plan"]
+    assert (plan["error"], plan["int8_blocks"]) == (0.0, 0)
     taglio("build", out, "--json").json()
     assert taglio("run", out, "--runs", 3, "--json").json()["plan"]["runs"] == 3
-    assert (out / "report.html").stat().st_size > 0
 
 
 def test_tables_instead_of_json(tiny: Case, tmp_path: Path) -> None:
-    ran = quick(tiny, tmp_path / "out", "--max-error", 0.05)
+    ran = quick(tiny, tmp_path / "out", "--max-error", 0.9)
     assert ran.code == 0
     assert all(line.startswith("after ") for line in ran.err.splitlines()), ran.err  # progress on a slow machine
     answered, *lines = ran.out.splitlines()
     assert "float32" in answered and f"{tmp_path / 'out' / 'deploy'}/ for " in answered
     for word in ("float", "latency", "error", "report.html"):
         assert word in " ".join(lines)
-    assert "5 for calibration" not in ran.out
+    assert (tmp_path / "out" / "report.html").stat().st_size > 0
 
 
 def test_a_model_with_nothing_to_quantise(tmp_path: Path) -> None:
@@ -158,31 +147,26 @@ def many(tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(tiny.model, path)
 
 
-def test_errors_are_of_every_held_out_sample(many: Case, tmp_path: Path) -> None:
-    out, pins = tmp_path / "out", ("--force-int8", "conv*", "--json")
-    samples = held_out(many, (InputSpec("x", (1, 3, 8, 8), "float32"),)).held_out.samples
-    optimized = quick(many, out, "--max-error", 0.5, *pins).json()
-    found = difference(many.model, out / "components" / "model.onnx", samples, JOINED)
-    assert optimized["plan"]["error"] == pytest.approx(found, abs=SAME)
-    planned = taglio("plan", out, "--max-error", 0.5, "--effort", 0.01, *pins).json()
-    taglio("build", out, "--json").json()
-    found = difference(many.model, out / "components" / "model.onnx", samples, JOINED)
-    assert planned["measured_error"] == pytest.approx(found, abs=SAME)
-
-
 def best_reachable(ran: Ran) -> float:
     return float(refused(ran, "Infeasible", code=3).split("the best has ")[1].split("%")[0]) / 100
 
 
-def test_a_bound_on_the_brink_holds_or_is_refused(many: Case, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    how = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01, "-o", out)
-    assert taglio("profile", *many.arguments(), *how).code == taglio("error", out, "--effort", 0.01).code == 0
+def test_errors_are_of_every_held_out_sample_and_a_bound_on_the_brink_holds_or_is_refused(
+    many: Case, tmp_path: Path
+) -> None:
+    out, pins = tmp_path / "out", ("--force-int8", "conv*", "--json")
+    samples = held_out(many, (InputSpec("x", (1, 3, 8, 8), "float32"),)).held_out.samples
 
     def planned(bound: float) -> Ran:
-        pins = ("--force-int8", "conv*", "--effort", 0.01, "--json")
-        return taglio("plan", out, "--max-error", bound, *pins)
+        return taglio("plan", out, "--max-error", bound, "--effort", 0.01, *pins)
 
+    optimized = quick(many, out, "--max-error", 0.5, *pins).json()
+    error = difference(many.model, out / "components" / "model.onnx", samples, JOINED)
+    assert optimized["plan"]["error"] == pytest.approx(error, abs=SAME)
+    plan = planned(0.5).json()
+    taglio("build", out, "--json").json()
+    error = difference(many.model, out / "components" / "model.onnx", samples, JOINED)
+    assert plan["measured_error"] == pytest.approx(error, abs=SAME)
     brink = best_reachable(planned(1e-9))
     for share in (0.97, 1.0005, 1.06):
         ran = planned(share * brink)
@@ -216,13 +200,6 @@ def test_stages_end_where_optimize_does(digits_staged: Staged, few_digits: Case)
     made = digits_staged.folder / "components" / "model.onnx"
     found = difference(few_digits.model, made, held_out(few_digits, DIGITS).held_out.samples)
     assert found == pytest.approx(digits_staged.printed["plan"]["measured_error"], abs=SAME)
-
-
-def test_stages_print_tables(workspace: Path) -> None:
-    plan = ("plan", "--max-error", 0.05, "--effort", 0.01)
-    for command, *options in (("error", "--effort", 0.01), plan, ("build",), ("run", "--runs", 3), ("report",)):
-        ran = taglio(command, workspace, *options)
-        assert (ran.code, ran.err, bool(ran.out)) == (0, "", True), command
 
 
 def test_a_cut_by_hand_sends_int8(digits_staged: Staged, few_digits: Case, tmp_path: Path) -> None:
@@ -260,15 +237,6 @@ def test_a_cut_by_hand_sends_int8(digits_staged: Staged, few_digits: Case, tmp_p
     assert [each["device"] for each in ran["components"]] == ["camera", "server"]
 
 
-def test_three_devices_in_a_row(workspace: Path, tiny: Case) -> None:
-    graph = taglio("inspect", tiny.model, "--json").json()["graph"]
-    convolutions = [block["outputs"][0] for block in graph["blocks"] if block["kind"].startswith("Conv")][:2]
-    cuts = [word for tensor in convolutions for word in ("--cut", tensor)]
-    taglio("plan", workspace, "--max-error", 0.5, *cuts, "--effort", 0.01, "--json").json()
-    built = taglio("build", workspace, "--json").json()
-    assert [piece["device"] for piece in built["manifest"]["pieces"]] == ["device0", "device1", "device2"]
-
-
 def test_pins_place_blocks(workspace: Path, tiny: Case) -> None:
     graph = taglio("inspect", tiny.model, "--json").json()["graph"]
     last = graph["blocks"][-1]["name"]
@@ -278,15 +246,6 @@ def test_pins_place_blocks(workspace: Path, tiny: Case) -> None:
     pieces = taglio("build", workspace, "--json").json()["manifest"]["pieces"]
     assert [piece["device"] for piece in pieces] == ["local", "server"]
     assert taglio("run", workspace, "--runs", 3, "--json").json()["plan"]["runs"] == 3
-
-
-def test_precision_pins_are_kept(workspace: Path, tiny: Case) -> None:
-    graph = taglio("inspect", tiny.model, "--json").json()["graph"]
-    first, *_, last = [block["name"] for block in graph["blocks"] if block["kind"].startswith("Conv")]
-    pins = ("--keep-float", first, "--force-int8", last)
-    plan = taglio("plan", workspace, "--max-error", 0.9, *pins, "--effort", 0.01, "--json").json()
-    assert precision_of(plan)[first] == "float32"
-    assert precision_of(plan)[last].startswith("int8")
 
 
 def test_a_seed_gives_the_same_split(tiny: Case, tmp_path: Path) -> None:

@@ -2,19 +2,11 @@
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from taglio.flow.opening import Model
-from taglio.profile.measure import pure_assignments
-from taglio.quantize.precision import precisions
-from taglio.quantize.scheme import parse_scheme
-from taglio.runtimes.places import refusal
-from tests.end_to_end.command import SCHEME, Case, quick, refused, taglio
-from tests.models import silu
+from tests.end_to_end.command import Case, quick, taglio
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
@@ -33,44 +25,3 @@ def test_every_place_is_timed_and_the_manifest_names_the_one_that_won(tiny: Case
     # Later stages agree, also where the profile is of another place than the one that won.
     assert taglio("build", tmp_path / "out", "--json").json()["manifest"]["pieces"] == manifest["pieces"]
     assert taglio("run", tmp_path / "out", "--runs", 2, "--json").json()["runtime"] == printed["plan"]["runtime"]
-
-
-@needs_openvino
-def test_what_was_built_for_openvino_says_so_where_it_is_missing(
-    tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick(tiny, tmp_path / "out", "--max-error", 0.05, "--runtime", "openvino", "--json").json()
-    manifest = json.loads((tmp_path / "out" / "components" / "manifest.json").read_text())["body"]
-    (piece,) = manifest["pieces"]
-    assert piece["runtime"] == "openvino"
-    assert piece["runtime_version"]
-    assert piece["properties"]["INFERENCE_PRECISION_HINT"] in ("f32", "bf16")
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    refusal.cache_clear()
-    refused(taglio("run", tmp_path / "out", "--runs", 2), "model.onnx runs in openvino", "taglio[openvino]")
-    assert taglio("run", tmp_path / "out", "--runs", 2, "--runtime", "onnxruntime", "--json").code == 0
-    refusal.cache_clear()
-
-
-@needs_openvino
-def test_what_is_built_for_openvino_has_no_pair_before_an_activation() -> None:
-    data = np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32)
-    scheme = parse_scheme(SCHEME)
-    for runtime, some in (("openvino", False), ("onnxruntime", True)):
-        work = Model(silu(), {"x": data}, threads=1, runtime=runtime)
-        everything = pure_assignments(work.graph, precisions(scheme))["int8"]
-        nodes = work.builder(scheme).build(everything).graph.node
-        quantized = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
-        assert len(everything) >= 3
-        assert bool(quantized & {node.output[0] for node in nodes if node.op_type == "Conv"}) == some
-
-
-def test_without_openvino_a_line_says_what_it_takes(
-    tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    refusal.cache_clear()
-    ran = quick(tiny, tmp_path / "out", "--max-error", 0.05, "--runtime", "auto")
-    refusal.cache_clear()
-    assert ran.code == 0
-    assert ran.out.count("pip install 'taglio[openvino]'") == 1

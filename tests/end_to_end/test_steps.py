@@ -2,22 +2,11 @@
 
 from pathlib import Path
 
+from tests.conftest import TWO_DEVICES
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.stateful import STATES, written
 
-CLUSTER = """
-start = "camera"
-[device.camera]
-profile = "profile.json"
-[device.server]
-scale = { of = "camera", factor = 0.5 }
-memory_mb = 0.02
-[[link]]
-from = "camera"
-to = "server"
-both = true
-bandwidth_mbit_s = 1000
-"""
+CLUSTER = TWO_DEVICES.replace("[device.server]", "[device.server]\nmemory_mb = 0.02")
 SETTINGS = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01)
 
 

@@ -1,13 +1,13 @@
-"""Damage a file: bytes, protobuf fields, JSON values, lines of text. Deterministic in the generator that is given."""
+"""Damage a file: bytes, JSON values (of a model, those of its JSON form), lines of text. Deterministic in a seed."""
 
+import contextlib
 import copy
 import json
 import random
-from typing import Any, cast
+from typing import Any
 
 import onnx
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf import json_format
 
 INTEGERS = (-1, 0, 1, 2, 3, 7, 16, 99, 255, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63))
 NUMBERS = (0.0, -0.0, -1.0, 0.5, 1e-308, 1e308, -1e308, 1e30, float("inf"), float("nan"))
@@ -37,91 +37,24 @@ def damage_bytes(rng: random.Random, data: bytes) -> bytes:
 
 
 def damage_model(rng: random.Random, data: bytes) -> bytes:
-    """A model with some fields of some messages changed, deleted, repeated, swapped or taken from elsewhere in it."""
+    """A model whose JSON form is damaged as `damage_json` does, in a way that protobuf can hold."""
     model = onnx.load_model_from_string(data)
-    for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        messages = list(_messages(model))
-        # Tensors and shapes outnumber everything else: first choose a type of message.
-        kinds = sorted({type(each).__name__ for each in messages})
-        kind = rng.choice(kinds)
-        message = rng.choice([each for each in messages if type(each).__name__ == kind])
-        field = rng.choice(cast("list[FieldDescriptor]", list(message.DESCRIPTOR.fields)))
-        try:
-            _damage_field(rng, message, field, messages)
-        except (TypeError, ValueError, DecodeError, UnicodeError):
-            continue  # protobuf itself holds no such value
-    return model.SerializeToString()
-
-
-def _messages(message: Message) -> list[Message]:
-    found = [message]
-    for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
-            for each in value if field.is_repeated else [value]:
-                found += _messages(each)
-    return found
-
-
-def _damage_field(rng: random.Random, message: Message, field: FieldDescriptor, messages: list[Message]) -> None:
-    name = field.name
-    if rng.random() < 0.15:
-        message.ClearField(name)
-        return
-    if field.is_repeated:
-        items = getattr(message, name)
-        action = rng.randrange(5)
-        if action == 0 and len(items):
-            del items[rng.randrange(len(items))]
-        elif action == 1 and len(items) > 1:
-            whole = list(items)
-            rng.shuffle(whole)
-            kept = [each.SerializeToString() if isinstance(each, Message) else each for each in whole]
-            message.ClearField(name)
-            for each in kept:
-                if field.type == FieldDescriptor.TYPE_MESSAGE:
-                    getattr(message, name).add().ParseFromString(each)
-                else:
-                    getattr(message, name).append(each)
-        elif action == 2 and len(items):
-            items.append(items[rng.randrange(len(items))])
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            donors = [each for each in messages if field.message_type == each.DESCRIPTOR]
-            if donors:
-                items.add().ParseFromString(rng.choice(donors).SerializeToString())
-        elif len(items) and rng.random() < 0.8:
-            items[rng.randrange(len(items))] = _scalar(rng, field, messages)
-        else:
-            items.append(_scalar(rng, field, messages))
-    elif field.type == FieldDescriptor.TYPE_MESSAGE:
-        donors = [each for each in messages if field.message_type == each.DESCRIPTOR and each is not message]
-        if donors:
-            getattr(message, name).ParseFromString(rng.choice(donors).SerializeToString())
-    else:
-        setattr(message, name, _scalar(rng, field, messages))
-
-
-def _scalar(rng: random.Random, field: FieldDescriptor, messages: list[Message]) -> Any:
-    if field.type == FieldDescriptor.TYPE_STRING:
-        names = [
-            value
-            for each in messages
-            for sub, value in each.ListFields()
-            if sub.type == field.type and not sub.is_repeated
-        ]
-        return rng.choice(names) if names and rng.random() < 0.7 else rng.choice(TEXTS)
-    if field.type == FieldDescriptor.TYPE_BYTES:
-        return rng.randbytes(rng.choice((0, 1, 4, 64)))
-    if field.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
-        return rng.choice(NUMBERS)
-    if field.type == FieldDescriptor.TYPE_ENUM:
-        assert field.enum_type is not None
-        return rng.choice((*field.enum_type.values_by_number, 99))
-    return rng.choice(INTEGERS) if rng.random() < 0.7 else rng.randrange(30)
+    whole = json_format.MessageToDict(model, preserving_proto_field_name=True, use_integers_for_enums=True)
+    while True:
+        damaged = copy.deepcopy(whole)
+        _damage_values(rng, damaged)
+        with contextlib.suppress(json_format.ParseError, ValueError):
+            return json_format.ParseDict(damaged, onnx.ModelProto()).SerializeToString()
 
 
 def damage_json(rng: random.Random, data: bytes) -> bytes:
     """JSON with a few values replaced, keys deleted or renamed, lists shortened, repeated or shuffled."""
     whole = json.loads(data)
+    _damage_values(rng, whole)
+    return json.dumps(whole).encode(errors="surrogatepass")
+
+
+def _damage_values(rng: random.Random, whole: Any) -> None:
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         spots = list(_spots(whole))
         if not spots:
@@ -129,7 +62,7 @@ def damage_json(rng: random.Random, data: bytes) -> bytes:
         # Long lists of numbers outnumber everything else: half of the time choose by depth first.
         if rng.random() < 0.5:
             depth = rng.choice(sorted({depth for _, _, depth in spots}))
-            spots = [each for each in spots if each[2] == depth]
+            spots = [spot for spot in spots if spot[2] == depth]
         holder, key, _ = rng.choice(spots)
         value = holder[key]
         match rng.randrange(6):
@@ -149,7 +82,6 @@ def damage_json(rng: random.Random, data: bytes) -> bytes:
             case _:
                 other, at, _ = rng.choice(spots)
                 holder[key] = copy.deepcopy(other[at] if rng.random() < 0.3 else rng.choice(VALUES))
-    return json.dumps(whole).encode(errors="surrogatepass")
 
 
 def _spots(value: Any, depth: int = 0) -> Any:

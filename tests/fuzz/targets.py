@@ -20,6 +20,7 @@ from PIL import Image
 
 from taglio.cli import main
 from tests.backend_suite.compose import compose
+from tests.cluster.test_file import FILE
 from tests.end_to_end.command import SCHEME
 from tests.fuzz.mutate import damage_bytes, damage_json, damage_model, damage_text
 from tests.models import TINY
@@ -41,50 +42,9 @@ READERS: tuple[tuple[str, ...], ...] = (
     ("run", "{}", "--runs", "3"),
     ("report", "{}"),
 )
-CLUSTER = """\
-start = "camera"
-
-[device.camera]
-threads = 1
-memory_mb = 64
-idle_watts = 1.5
-active_watts = 4.0
-energy_cap_joules = 0.5
-cpus = 0.5
-send_ms = 2
-receive_ms_per_mb = 12
-profile = "profile.json"
-loopback = { bandwidth_mbit_s = 8000, latency_ms = 0.1 }
-
-[device.gateway]
-never = ["Resize*", "conv2*"]
-int8 = false
-scale = { of = "camera", factor = 0.5 }
-
-[device.server]
-threads = 4
-scale = { of = "gateway", factor = 0.2 }
-
-[[link]]
-from = "camera"
-to = "server"
-both = true
-bandwidth_mbit_s = 100
-latency_ms = 5
-gap_ms = 1
-joules_per_mb = 0.25
-
-[[link]]
-from = "camera"
-to = "gateway"
-bandwidth_mbit_s = 400
-
-[[link]]
-from = "gateway"
-to = "server"
-both = true
-bandwidth_mbit_s = 400
-"""
+CLUSTER = FILE.replace("idle_watts", "cpus = 0.5\nsend_ms = 2\nreceive_ms_per_mb = 12\nidle_watts").replace(
+    "latency_ms = 5\n", "latency_ms = 5\ngap_ms = 1\n"
+)
 
 
 @dataclass(frozen=True, slots=True)

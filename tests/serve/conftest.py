@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
@@ -21,6 +20,7 @@ for package in ("grpc", "starlette", "uvicorn", "prometheus_client"):
 from taglio.serve.queue import Answer, ModelQueue  # noqa: E402 - needs the packages above
 from taglio.serve.served import SequenceStep  # noqa: E402
 from tests.built import product, workspace  # noqa: E402
+from tests.end_to_end.command import begun  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,8 @@ class Server:
 
 def start(*arguments: str, environment: dict[str, str] | None = None) -> Server:
     """`taglio serve` on free ports of loopback."""
-    free = ["--http-port", "0", "--grpc-port", "0", "--json"]
-    command = [sys.executable, "-m", "taglio", "serve", *arguments, *free]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    free = ("--http-port", 0, "--grpc-port", 0, "--json")
+    process = begun("serve", *arguments, *free, env=environment)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

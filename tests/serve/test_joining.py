@@ -17,21 +17,17 @@ from taglio.flow.joining import batched_inputs
 from taglio.model.inputs import spec_of
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.runtimes.way import Way
 from taglio.serve.queue import QueueLimits
-from taglio.serve.served import open_model, way_here
-from taglio.serve.tensors import DATATYPES
+from taglio.serve.served import open_model
 from tests.built import product, workspace
 from tests.end_to_end.command import SHARED
 from tests.models import parsed
 from tests.serve.conftest import Server, start, stop
 from tests.serve.test_queue import Model, queue_of, rows
+from tests.support import inference
 
 # Of requests that the runtime refuses, the reason; of others the answer.
 Answer = Mapping[str, np.ndarray] | str
-_NUMPY = {name: np.dtype(key) for key, name in DATATYPES.items() if key != "object"}
-
-
 ALONE = {
     "five": parsed("""(float[batch,8] x) => (float[M] y) <int64[1] k = {5}, int64[1] flat = {-1}> {
         v, i = TopK(x, k) y = Reshape(v, flat)
@@ -88,29 +84,13 @@ def sent(rng: np.random.Generator, proto: onnx.ModelProto) -> dict[str, np.ndarr
 
 def asked(connection: http.client.HTTPConnection, name: str, feed: Mapping[str, np.ndarray]) -> Answer:
     """The answer to a request with binary tensors, or why there is none."""
-    inputs = [
-        {
-            "name": key, "datatype": DATATYPES[value.dtype.name], "shape": value.shape,
-            "parameters": {"binary_data_size": value.nbytes},
-        }
-        for key, value in feed.items()
-    ]  # fmt: skip
-    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head))}
-    body = b"".join((head, *(value.tobytes() for value in feed.values())))
-    connection.request("POST", f"/v2/models/{name}/infer", body, headers)
+    connection.request("POST", f"/v2/models/{name}/infer", *inference.request(feed))
     response = connection.getresponse()
-    raw = response.read()
+    body = response.read()
     if response.status != 200:
         assert response.status == 400
-        return str(json.loads(raw)["error"])
-    length = int(response.headers["Inference-Header-Content-Length"])
-    answer, at = {}, length
-    for output in json.loads(raw[:length])["outputs"]:
-        size = output["parameters"]["binary_data_size"]
-        answer[output["name"]] = np.frombuffer(raw[at : at + size], _NUMPY[output["datatype"]]).reshape(output["shape"])
-        at += size
-    return answer
+        return str(json.loads(body)["error"])
+    return inference.answer(body, response.headers)
 
 
 @pytest.mark.whole
@@ -205,9 +185,7 @@ def test_a_request_whose_inputs_differ_in_rows_is_never_joined() -> None:
 @pytest.mark.parametrize(
     ("dims", "planned", "joined", "batched"),
     [
-        (("batch", "batch"), {}, False, ("a", "b")),
         (("batch", "tokens"), {}, True, ("a",)),
-        ((None, None), {}, False, ()),
         ((None, None), {}, True, ("a", "b")),
         ((1, "batch"), {}, False, ("b",)),
         (("batch", "batch"), {"a": (4, 2), "b": (1, 2)}, False, ()),
@@ -218,17 +196,6 @@ def test_which_inputs_must_have_equal_rows(
 ) -> None:
     inputs = [InputSpec(name, (dim, 2), "float32") for name, dim in zip("ab", dims, strict=True)]
     assert batched_inputs(inputs, planned, joined=joined) == batched
-
-
-@pytest.mark.parametrize(
-    ("plan", "asked_for", "models", "cores", "threads"),
-    [(8, None, 1, 2, 8), (2, None, 4, 2, 1), (2, None, 2, 8, 2), (8, None, 2, 8, 4), (2, 6, 4, 2, 6)],
-)
-def test_several_models_share_the_processors(
-    plan: int, asked_for: int | None, models: int, cores: int, threads: int
-) -> None:
-    way = way_here(Way(plan, spinning=True), asked_for, models, cores)
-    assert way == Way(threads, joined=8, spinning=models == 1)
 
 
 def test_port_is_what_everyone_types_first() -> None:

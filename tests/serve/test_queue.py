@@ -177,7 +177,6 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
     [
         (BadDevice("no device is left"), Unavailable, "no device is left"),
         (KeyError(343), ServerFailed, "its log says why"),
-        (AssertionError("there is always a lane"), ServerFailed, "its log says why"),
         (MemoryError(), ServerFailed, "its log says why"),
         (ValueError("index 9 is out of range"), InferenceFailed, "index 9 is out of range"),
     ],

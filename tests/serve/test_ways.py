@@ -11,7 +11,6 @@ import pytest
 from taglio.cli.serve import announced
 from taglio.components.build import read
 from taglio.cores import available_cores
-from taglio.flow.joining import most_rows
 from taglio.flow.workspace import COMPONENTS
 from taglio.run.in_process import Executor
 from taglio.runtimes import onnxruntime, openvino
@@ -32,12 +31,10 @@ MODELS = 3
     ("planned", "threads", "models", "cores", "here"),
     [
         (Way(1, 4, 2), None, 1, 8, Way(1, 4, 2)),
-        (Way(2, 4), None, 1, 8, Way(2, 4)),
         (Way(2, 4), None, 1, 4, Way(2, 2)),
         (Way(4, 2), None, 1, 2, Way(2, 1)),
         (Way(1, 4), None, 2, 4, Way(1, 2)),
         (Way(2, 2, spinning=True), None, 4, 4, Way(1, 1)),
-        (Way(2, 2), 1, 1, 4, Way(1, 2)),
         (Way(1, 4), 2, 1, 4, Way(2, 2)),
         (Way(1, 4), 8, 1, 4, Way(8, 1)),
     ],
@@ -49,11 +46,6 @@ def test_runs_at_once_have_no_more_threads_than_there_are_processors(
     assert threads is not None or models * here.used_threads <= cores
 
 
-@pytest.mark.parametrize(("way", "expected"), [(Way(4), 8), (Way(4, joined=2), 2), (Way(1, 2), 1), (Way(1, 2, 4), 4)])
-def test_a_way_for_latency_says_nothing_of_requests_that_wait(way: Way, expected: int) -> None:
-    assert most_rows(way) == expected
-
-
 def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "available_cores", lambda: 4)
     folder = workspace(tmp_path, product(), way=Way(1, 3, 2))
@@ -63,6 +55,7 @@ def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
+    assert way_here(Way(8, spinning=True), None, 1, 2) == Way(8, joined=8, spinning=True)
     model = open_model(workspace(tmp_path, product()), "m", "1")
     assert (model.at_once, QueueLimits().rows(model)) == (1, 8)
     rated = open_model(workspace(tmp_path / "rated", product(), way=Way(1, 1, 4)), "m", "1")
@@ -91,20 +84,6 @@ def test_runs_at_once_give_the_answers_of_runs_alone(tmp_path: Path, runtime: st
     for caller in callers:
         caller.join()
     assert wrong == []
-
-
-def test_runs_of_several_threads_have_a_session_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, opened = workspace(tmp_path, product()) / COMPONENTS, list[int]()
-    really = onnxruntime.open_session
-
-    def counted(path: Path, options: SessionOptions, label: str) -> object:
-        opened.append(options.threads)
-        return really(path, options, label=label)
-
-    monkeypatch.setattr(onnxruntime, "open_session", counted)
-    for threads in (1, 2):
-        Executor(folder, read(folder), SessionOptions(threads, at_once=MODELS))
-    assert opened == [1, *[2] * MODELS]
 
 
 def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
@@ -141,9 +120,7 @@ def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("way", "alone", "line"),
     [
-        (Way(2, joined=8), "", ", 1 run at a time, 2 threads, up to 8 items joined; requests are batched"),
         (Way(1, 2, 4), "", ", 2 runs at once, 1 thread each, up to 4 items joined; requests are batched"),
-        (Way(1, 2, 1), "", ", 2 runs at once, 1 thread each; requests run alone"),
         (Way(1, 2, 1), "rows mix", ", 2 runs at once, 1 thread each; requests run alone: rows mix"),
     ],
 )

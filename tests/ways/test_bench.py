@@ -11,7 +11,6 @@ from taglio.deploy.write import Answered, write_in_way, write_samples, write_sou
 from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.ways.bench import LoadBench
-from taglio.ways.loaded import loaded
 from tests.models import parsed
 
 
@@ -86,15 +85,6 @@ def test_an_open_loop_times_requests_from_their_arrival(bench: LoadBench, source
     latencies = bench.open_loop(folder, 2000.0, 200)
     assert len(latencies) == 200
     assert 0.0 < min(latencies) < max(latencies) < 5.0
-
-
-def test_percentiles_of_too_few_requests_are_left_out(bench: LoadBench, source: Path) -> None:
-    bench.open([source])
-    load = loaded(bench, source, 1000.0, 0.5, 0.2)
-    assert (load.requests, load.p95_s, load.p99_s) == (200, None, None)
-    load = loaded(bench, source, 2000.0, 0.5, 0.6)
-    assert load.p95_s is not None
-    assert load.p50_s <= load.p95_s
 
 
 def test_what_cannot_be_opened_is_said_and_the_process_goes_on(bench: LoadBench, source: Path, tmp_path: Path) -> None:

@@ -97,12 +97,6 @@ def test_values_of_other_rounds_are_brought_to_one_scale() -> None:
     assert known == {Choice("float32", way): value for way, value in truth.items()}
 
 
-def test_what_is_out_is_not_looked_at_further() -> None:
-    sides = {"float32": Sides(2, 2, joined=False, pools=False)}
-    known = climb([Choice("float32", Way(1, 2))], lambda choices: dict.fromkeys(choices, 0.0), sides)
-    assert known == {Choice("float32", Way(1, 2)): 0.0}
-
-
 def test_openvino_has_no_more_threads_than_cores() -> None:
     ways = Sides(4, 4, joined=False, pools=False).beside(Way(2, 2))
     assert ways

@@ -48,13 +48,6 @@ def test_a_request_on_which_the_model_fails_has_no_latency() -> None:
         load_of([0.001] * 1000 + [inf], 100.0, 0.8)
 
 
-def test_requests_take_longer_as_they_come_faster(bench: LoadBench, folder: Path) -> None:
-    ((burst,),) = bench.closed_loop([folder], 0.3, 1)
-    calm, crowded = (loaded(bench, folder, share * burst.per_s, share, 1.0) for share in (0.2, 2.0))
-    assert calm.p50_s < crowded.p50_s
-    assert (crowded.share, crowded.per_s) == (2.0, 2.0 * burst.per_s)
-
-
 @pytest.mark.parametrize(
     ("per_s", "share", "count"), [(50.0, 0.5, 10), (400.0, 4.0, 20), (1e6, 0.01, 5000), (1.0, 0.5, 1)]
 )

@@ -1,8 +1,6 @@
 """The replay of arrivals, beside formulas of queueing theory and a calculation by hand."""
 
 import heapq
-import random
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -52,11 +50,6 @@ def test_the_highest_rate_is_where_the_limit_is_reached() -> None:
     assert latencies[0] <= KEPT * 0.05 < latencies[1]
 
 
-def test_more_callers_and_a_wider_limit_allow_more() -> None:
-    rates = [highest_rate(FIXED, Way(1, at_once), limit) for at_once, limit in ((1, 0.03), (1, 0.06), (2, 0.06))]
-    assert all(one < other for one, other in pairwise(rates))
-
-
 def test_a_limit_below_a_single_run_allows_nothing() -> None:
     assert highest_rate(FIXED, Way(1, 2), 0.005) == 0.0
 
@@ -64,10 +57,3 @@ def test_a_limit_below_a_single_run_allows_nothing() -> None:
 def test_between_measured_sizes_a_run_takes_what_lies_on_the_line() -> None:
     service = ServiceTimes({1: [1.0, 2.0, 3.0], 4: [8.0]})
     assert [service.median_s(items) for items in (1, 2, 4)] == [2.0, 4.0, 8.0]
-
-
-def test_luck_is_that_of_measured_runs() -> None:
-    draw = random.Random(0)
-    runs = [0.01 * draw.uniform(0.5, 1.5) for _ in range(100)]
-    took = waits(ServiceTimes({1: runs}), Way(1, 8), 1.0, requests=500)
-    assert {round(float(value), 9) for value in took} <= {round(run, 9) for run in runs}

@@ -21,7 +21,7 @@ from taglio.cluster.emulate import emulation, record
 from taglio.cluster.emulate.emulation import Emulation, Running
 from taglio.errors import BadOption
 from tests.cluster.engine.devices import until
-from tests.end_to_end.command import ENVIRONMENT
+from tests.end_to_end.command import ENVIRONMENT, begun
 
 pytestmark = [
     pytest.mark.skipif(emulation.missing() is not None, reason=f"cannot emulate here: {emulation.missing()}"),
@@ -107,13 +107,9 @@ def seconds(made: Emulation, source: str, target: str, size: int, most_s: float 
 
 
 @pytest.mark.alone
-def test_a_round_trip_takes_both_latencies(made: Emulation) -> None:
+def test_a_round_trip_and_a_megabyte_take_as_long_as_the_links_say(made: Emulation) -> None:
     assert 0.020 <= seconds(made, "camera", "gateway", 1, 0.022, 21) <= 0.022
     assert 0.030 <= seconds(made, "camera", "server", 1, 0.033, 21) <= 0.033  # no link of its own: over the gateway
-
-
-@pytest.mark.alone
-def test_a_megabyte_takes_as_long_as_its_link_says(made: Emulation) -> None:
     size = 1_000_000
     for source, target, expected_s in (
         ("gateway", "server", 0.010 + size / 12.5e6),
@@ -171,9 +167,9 @@ def test_a_command_that_is_not_there(file: Path) -> None:
     assert "did you mean" in taglio("cluster", "emulate", str(file), "--bare", "--on", "sever", "--", "true").stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_everything_goes_when_it_is_stopped(file: Path, number: signal.Signals) -> None:
-    with begun(file) as running:
+    with sleeping(file) as running:
         assert len(traces(running.pid)) == 5  # its folder, its group, and three namespaces
         running.send_signal(number)
         assert running.wait(30) == 128 + number
@@ -181,7 +177,7 @@ def test_everything_goes_when_it_is_stopped(file: Path, number: signal.Signals) 
 
 
 def test_everything_goes_when_it_is_killed(file: Path) -> None:
-    with begun(file) as running:
+    with sleeping(file) as running:
         assert traces(running.pid)
         running.kill()
         running.wait(30)
@@ -189,7 +185,7 @@ def test_everything_goes_when_it_is_killed(file: Path) -> None:
 
 
 def test_a_running_one_is_joined_from_outside(file: Path) -> None:
-    with begun(file) as running:
+    with sleeping(file) as running:
         folder = {"TAGLIO_EMULATION": str(record.FOLDER / str(running.pid))}
         made = emulation.joined(folder["TAGLIO_EMULATION"])
         told = "import os; print(os.environ['TAGLIO_DEVICE'])"
@@ -204,13 +200,10 @@ def test_a_running_one_is_joined_from_outside(file: Path) -> None:
 
 
 @contextmanager
-def begun(file: Path) -> "Iterator[subprocess.Popen[str]]":
+def sleeping(file: Path) -> "Iterator[subprocess.Popen[str]]":
     """An emulation in a process of its own, with something running in it."""
-    emulate = [sys.executable, "-m", "taglio", "cluster", "emulate", str(file), "--bare"]
-    words = [*emulate, "--", "sh", "-c", "echo here; sleep 1000"]
-    with subprocess.Popen(
-        words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as running:
+    words = ("cluster", "emulate", file, "--bare", "--", "sh", "-c", "echo here; sleep 1000")
+    with begun(*words, stderr=subprocess.DEVNULL) as running:
         try:
             assert running.stdout is not None
             assert running.stdout.readline() == "here\n"

@@ -12,8 +12,9 @@ import pytest
 
 from taglio.cluster.emulate import emulation
 from taglio.cluster.emulate.emulation import Emulation, start_devices
-from tests.cluster.engine.devices import CLUSTER, listened, needs_ray, planned
+from tests.cluster.engine.devices import CLUSTER, needs_ray, planned
 from tests.conftest import Staged
+from tests.support.sockets import addresses
 
 pytestmark = [
     needs_ray,
@@ -39,9 +40,9 @@ def test_devices_listen_on_their_own_addresses(made: Emulation) -> None:
             with contextlib.suppress(OSError):
                 if mark in path.read_bytes():
                     found.append(int(path.parent.name))
-        inside = [each for each in found if made.addresses[name] in listened([each])]
+        inside = [each for each in found if made.addresses[name] in addresses([each])]
         assert inside
-        assert listened(inside) <= {made.addresses[name], "127.0.0.1"}
+        assert addresses(inside) <= {made.addresses[name], "127.0.0.1"}
 
 
 def test_requests_take_what_the_links_take(made: Emulation, digits_staged: Staged, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from taglio import artifact
 from taglio.flow.workspace import PROFILE
 from taglio.profile.result import Profile
 from tests import stateful
-from tests.end_to_end.command import ENVIRONMENT, SCHEME, Ran, taglio
+from tests.end_to_end.command import ENVIRONMENT, SCHEME, Ran, begun, taglio
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'taglio[cluster]'")
 
@@ -89,10 +89,7 @@ class Bench:
 
     def begin(self, *arguments: object) -> "subprocess.Popen[str]":
         """Start a command and do not wait."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "taglio", *(str(each) for each in arguments)],
-            env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        return begun(*arguments, env=self.environment)
 
     def start(self, name: str, *options: object) -> Ran:
         """Start a device with one thread."""
@@ -217,32 +214,6 @@ def two_devices(port: int, head: str = "camera") -> Iterator[Bench]:
         yield here
     finally:
         here.stop()
-
-
-def listened(processes: list[int]) -> set[str]:
-    """Addresses on which these processes listen, each in its own network."""
-    return {address for address, _ in sockets(processes)}
-
-
-def sockets(processes: list[int]) -> set[tuple[str, int]]:
-    """Addresses and ports on which these processes listen, each in its own network."""
-    found = set[tuple[str, int]]()
-    for process in processes:
-        with contextlib.suppress(OSError):  # it ended, or closed one, meanwhile
-            found.update(_sockets(Path(f"/proc/{process}")))
-    return found
-
-
-def _sockets(process: Path) -> Iterator[tuple[str, int]]:
-    own = {str(each.readlink()) for each in (process / "fd").glob("*") if each.is_symlink()}
-    for table in ("tcp", "tcp6"):
-        for line in (process / "net" / table).read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
-                address, _, port = words[1].partition(":")
-                # The last four bytes, as one number of the machine's own order.
-                number = int(address[-8:], 16)
-                yield ".".join(str(each) for each in number.to_bytes(4, sys.byteorder)), int(port, 16)
 
 
 def answering(bench: Bench) -> bool:

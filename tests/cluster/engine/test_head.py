@@ -34,7 +34,9 @@ def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Benc
             process.kill()
     assert process.returncode == 0, error
     ran = last_json(said)
-    assert ran["requests"] == 3000 and ran["resent"] >= 1 and len(ran["interruptions"]) == 1
+    assert ran["requests"] == 3000 and ran["resent"] >= 1
+    (interruption,) = ran["interruptions"]
+    assert interruption["recovery_s"] < 60.0
     assert {each["device"] for each in ran["loaded"]} == {"camera", "server"}
     assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import GraphProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto
 
 from taglio.cluster.engine.deploy import send
 from taglio.cluster.engine.host import Host, Job
@@ -16,55 +16,39 @@ from taglio.cluster.engine.wiring import wire
 from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.weights import WeightFiles
+from tests.models import parsed
 
 HERE = "near"
 ANSWER = 6
 
 
+def component(name: str, proto: ModelProto) -> Component:
+    inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
+    return Component(name, HERE, (), proto, inputs, outputs)
+
+
 def part(name: str, reads: str, writes: str) -> Component:
     """A component whose outputs are each the sum of its inputs."""
-    nodes = [helper.make_node("Sum", reads.split(), [each]) for each in writes.split()]
-    sides = reads.split(), writes.split()
-    inputs, outputs = ([helper.make_tensor_value_info(each, TensorProto.FLOAT, [1]) for each in side] for side in sides)
-    graph = helper.make_graph(nodes, name, inputs, outputs)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return Component(name, HERE, (), proto, tuple(reads.split()), tuple(writes.split()))
+    inputs, outputs = (", ".join(f"float[1] {tensor}" for tensor in side.split()) for side in (reads, writes))
+    nodes = " ".join(f"{written} = Sum ({', '.join(reads.split())})" for written in writes.split())
+    return component(name, parsed(f"({inputs}) => ({outputs}) {{ {nodes} }}"))
 
 
 def product() -> Component:
     """A component that multiplies by a matrix."""
-    weight = numpy_helper.from_array(np.full((256, 256), 1.0 + 2.0**-12, np.float32), "w")
-    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 256])] for name in "xy")
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", x, y, [weight])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return Component("0", HERE, (), proto, ("x",), ("y",))
+    weight = np.full((256, 256), 1.0 + 2.0**-12)
+    return component("0", parsed("(float[1, 256] x) => (float[1, 256] y) { y = MatMul (x, w) }", {"w": weight}))
 
 
 def branches() -> Component:
     """A component that fails where its condition is false."""
-    nodes = [
-        helper.make_node(
-            "If",
-            ["c"],
-            ["y"],
-            then_branch=branch("then", [1, 4]),
-            else_branch=branch("else", [1, 3]),
-        )
-    ]
-    given = [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
-    given.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]))
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "branches", given, made)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return Component("0", HERE, (), proto, ("c", "x"), ("y",))
-
-
-def branch(name: str, shape: list[int]) -> GraphProto:
-    """A branch that reshapes x."""
-    made = [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)]
-    wanted = numpy_helper.from_array(np.array(shape, np.int64), f"{name}_shape")
-    node = helper.make_node("Reshape", ["x", f"{name}_shape"], [f"{name}_y"])
-    return helper.make_graph([node], name, [], made, [wanted])
+    proto = parsed("""(bool c, float[1, 4] x) => (float[m, n] y) <int64[2] four = {1, 4}, int64[2] three = {1, 3}> {
+        y = If (c) <
+            then_branch = kept () => (float[m, n] a) { a = Reshape (x, four) },
+            else_branch = broken () => (float[m, n] b) { b = Reshape (x, three) }
+        >
+    }""")
+    return component("0", proto)
 
 
 @pytest.fixture

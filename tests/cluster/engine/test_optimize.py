@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from taglio.cli import cluster_tables
 from taglio.cluster.devices import Cluster, Handling
 from taglio.cluster.engine import optimize, run
 from taglio.cluster.engine.probe import Probes
@@ -20,7 +19,6 @@ from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
-from taglio.report.parts import Text
 from tests.cluster.engine.devices import CLUSTER
 from tests.end_to_end.command import SCHEME, Case
 
@@ -33,17 +31,6 @@ def connected(start: str) -> Iterator[Any]:
 def profiled(_: Any, work: Work, cluster: Cluster, scheme: Scheme, *__: Any) -> dict[str, Profile]:
     known = profile_as(work.at(0.01), scheme)
     return {device.name: known for device in cluster.devices}
-
-
-@pytest.mark.parametrize(("chosen_on", "told"), [(None, "for all devices (a"), ("camera", "chosen on camera (a")])
-def test_a_scheme_that_was_given_was_chosen_on_no_device(
-    chosen_on: str | None, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("decisions", "run"):
-        monkeypatch.setattr(cluster_tables, name, lambda _: [])
-    proof = SimpleNamespace(identical=True)
-    result = optimize.ClusterOutcome(cast(Any, None), cast(Any, proof), cast(Any, None), SCHEME, chosen_on)
-    assert told in cast(Text, cluster_tables.outcome(result)[0]).text
 
 
 @pytest.mark.whole

@@ -7,44 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
 from taglio.cluster.engine import remote_profile
 from taglio.cluster.engine.deploy import send
-from taglio.cluster.engine.remote_profile import Job, Profiler, fastest
+from taglio.cluster.engine.remote_profile import Profiler
 from taglio.memory import free_bytes, used_bytes
 from taglio.model.load import Model, load
-from taglio.profile.effort import Effort
 from taglio.profile.stopwatch import Stopwatch
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import SCHEME
+from tests.models import parsed
 
 GRAPH: Any = SimpleNamespace(candidates=list, blocks=())
-
-
-@pytest.mark.parametrize(("int8_s", "chosen"), [(1.5, "onnxruntime"), (0.5, "openvino")])
-def test_the_runtime_of_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatch, int8_s: float, chosen: str) -> None:
-    """Float is faster in ONNX Runtime; all-int8 in OpenVINO may be faster still."""
-    seconds = {"float32 in onnxruntime": 1.0, "float32 in openvino": 2.0, "int8 in openvino": int8_s}
-
-    def timed(models: dict[str, Any], *_: Any, **__: Any) -> Any:
-        assert seconds.keys() <= models.keys()
-        walls = {name: SimpleNamespace(median_s=seconds.get(name, 3.0)) for name in models}
-        return SimpleNamespace(timed={name: SimpleNamespace(wall=wall) for name, wall in walls.items()})
-
-    stopwatch: Any = SimpleNamespace(time=timed)
-    monkeypatch.setattr(remote_profile, "pure_assignments", lambda *_: {"int8": {}})
-    monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino"))
-    model: Any = None
-    job = Job({}, model, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
-    builder: Any = SimpleNamespace(build=dict)
-    assert fastest(builder, job, stopwatch, Effort()) == chosen
-    monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime",))
-    assert fastest(builder, job, stopwatch, Effort()) == "onnxruntime"
 
 
 @pytest.mark.parametrize("in_files", [False, True])
@@ -55,7 +32,8 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     frequent."""
     if in_files:
         monkeypatch.setattr("taglio.weights.IN_FILES_BYTES", 1)
-    model, options = load(with_weights()), {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
+    model = load(parsed("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", {"w": np.ones((64, 64))}))
+    options = {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
     timed = [{"x": np.ones((1, size), np.float32)} for size in (64, 8)]
     given = {"typical": timed[:1], "timed": timed, "graph": GRAPH, "ranges": lambda *_: None}
     work: Any = SimpleNamespace(setup=SimpleNamespace(**options, seed=0), model=model, **given)
@@ -78,11 +56,3 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     assert 0 < seen["limit_bytes"] - 10**9 < 2 * used_bytes()
     profiler.profile(job)
     assert seen["limit_bytes"] < free_bytes() + used_bytes()
-
-
-def with_weights() -> onnx.ModelProto:
-    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
-    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64])] for name in "xy")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
-    graph = helper.make_graph(nodes, "m", x, y, [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

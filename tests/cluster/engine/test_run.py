@@ -5,20 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from taglio.cli import cluster_tables
 from taglio.cluster.devices import Link
 from taglio.cluster.engine.deploy import MOST_LANES
 from taglio.cluster.engine.pipeline import Answer, Broken
-from taglio.cluster.engine.result import ClusterRun, DeviceEnergy, PlanTime
-from taglio.cluster.engine.run import _Run, lanes_for, too_short, way_s
+from taglio.cluster.engine.run import _Run, lanes_for, way_s
 from taglio.cluster.engine.serve import Server
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Port
 from taglio.errors import MeasurementFailed
 from taglio.plan.result import Span
-from taglio.profile.wall_time import summarize
-from taglio.report.parts import Text
-from taglio.report.units import ms
 
 
 def test_what_waits_for_its_link_is_predicted_to_take_as_long_as_in_the_plan() -> None:
@@ -60,34 +55,6 @@ def running(name: str, *devices: str, takes_s: float) -> SimpleNamespace:
     return SimpleNamespace(plan=plan)
 
 
-def lines(plans: tuple[PlanTime, ...], *energy: DeviceEnergy, streamed: bool = False) -> list[str]:
-    """What is printed of a run."""
-    result = ClusterRun(
-        requests=sum(each.requests for each in plans), streamed=streamed, lanes=2, latency=summarize([0.01]),
-        predicted_s=plans[0].predicted_s, ratio=plans[0].ratio, plans=plans, rate_per_s=50.0,
-        predicted_rate_per_s=60.0 if streamed else None, components=(), crossings=(), energy=energy,
-        predicted_joules=None, loaded=(), sent_bytes=0, distance=0.0, identical=0, resent=0, interruptions=(),
-        switches=(), plan_sha256="",
-    )  # fmt: skip
-    return [each.text for each in cluster_tables.run(result) if isinstance(each, Text)]
-
-
-def latency_lines(plans: tuple[PlanTime, ...], *, streamed: bool = False) -> list[str]:
-    """What is printed of a run's latency."""
-    return [text for text in lines(plans, streamed=streamed) if "latency" in text or "per second" in text]
-
-
-def test_energy_that_the_cluster_file_says_nothing_of_is_unknown() -> None:
-    plans = (PlanTime("a", ("camera",), 1, 0.01, summarize([0.01]), 1.0),)
-    silent, partly = DeviceEnergy("camera", None, None, None), DeviceEnergy("server", 2.0, None, 0.0)
-    sending = DeviceEnergy("gateway", None, 0.5, None)
-    assert [text for text in lines(plans, silent, partly, sending) if "energy" in text] == [
-        "energy of camera: unknown, no watts in the cluster file",
-        "energy of server: 2 J computing, 0 J waiting, from the cluster file",
-        "energy of gateway: 0.5 J sending, from the cluster file",
-    ]
-
-
 def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again() -> None:
     both, alone = running("a", "camera", "server", takes_s=0.02), running("b", "camera", takes_s=0.06)
     run = _Run(both, None, [{}], {"a": [[]], "b": [[]]})  # type: ignore[arg-type]
@@ -99,13 +66,6 @@ def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again
     assert (first.devices, first.requests, first.measured.mean_s, first.ratio) == (("camera", "server"), 3, 0.01, 2.0)
     assert (second.devices, second.requests, second.measured.mean_s, second.ratio) == (("camera",), 3, 0.03, 2.0)
     assert run.resent == 1 and len(run.answers) == 6
-    told = latency_lines((first, second))
-    assert len(told) == 2
-    assert f"of the plan on camera, server (3 requests): predicted {ms(0.02)}, measured {ms(0.01)}" in told[0]
-    assert f"of the plan on camera (3 requests): predicted {ms(0.06)}, measured {ms(0.03)}" in told[1]
-    assert latency_lines((first,))[0].startswith(f"latency: predicted {ms(0.02)}, measured {ms(0.01)}")
-    rate, *apart = latency_lines((first, second), streamed=True)
-    assert rate.endswith("50 per second, predicted 60 for the first plan") and len(apart) == 2
 
 
 def test_requests_that_were_all_sent_again_still_have_a_time() -> None:
@@ -169,12 +129,6 @@ def test_an_answer_is_checked_against_its_plan_also_if_another_takes_over_before
         run.check(answer)
     assert run.identical == 5 and recovery.watched == 5
     assert {name: len(answers) for name, (_, answers) in run.by_plan.items()} == {"2.0": 2, "3.0": 3}
-
-
-def test_a_run_that_no_quota_met_says_how_many_requests_would_tell_what_devices_sustain() -> None:
-    said = too_short(40, 0.03, 2.28)
-    assert said is not None and "40 requests took 0.03 s" in said and "2000 runs take" in said
-    assert too_short(40, 0.03, 1.05) is None and too_short(1200, 1.1, 2.28) is None
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,20 @@ from tests import stateful
 from tests.cluster.engine.devices import Bench, needs_ray, planned, until
 from tests.end_to_end.command import refused
 from tests.serve.conftest import Server, start, stop
+from tests.support import inference
 
 pytestmark = [needs_ray, pytest.mark.whole]
 
 
+def ask(server: Server, model: str, output: str, feed: dict[str, np.ndarray], **parameters: Any) -> np.ndarray:
+    """One output for a feed; of a sequence's step where `parameters` say so. Raises HTTPError for a refusal."""
+    asked = urllib.request.Request(f"{server.http}/v2/models/{model}/infer", *inference.request(feed, **parameters))
+    with urllib.request.urlopen(asked, timeout=120) as response:
+        return inference.answer(response.read(), response.headers)[output].ravel()
+
+
 def answer(server: Server, image: np.ndarray) -> np.ndarray:
-    given = {"name": "image", "datatype": "FP32", "shape": list(image.shape), "data": image.ravel().tolist()}
-    body = json.dumps({"inputs": [given]}).encode()
-    with urllib.request.urlopen(f"{server.http}/v2/models/digits/infer", body, timeout=120) as response:
-        told: Any = json.load(response)
-    return np.array(told["outputs"][0]["data"], np.float32)
+    return ask(server, "digits", "logits", {"image": image})
 
 
 def test_many_clients_are_answered_on_the_devices_also_while_one_is_lost(
@@ -98,14 +102,6 @@ def test_without_a_plan_every_request_gets_503_with_the_reason_until_the_device_
     assert code == 0, error
 
 
-def step(server: Server, x: np.ndarray, **parameters: Any) -> np.ndarray:
-    given = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
-    body = json.dumps({"inputs": [given], "parameters": parameters}).encode()
-    with urllib.request.urlopen(f"{server.http}/v2/models/stateful/infer", body, timeout=120) as response:
-        (told,) = json.load(response)["outputs"]
-    return np.array(told["data"], np.float32)
-
-
 def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_is_lost(
     running: Bench, with_states: Path, cluster: Path
 ) -> None:
@@ -123,7 +119,7 @@ def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_
         found = []
         for number, x in enumerate(inputs[name - 1]):
             place = {"sequence_start": number == 0, "sequence_end": number == steps - 1}
-            found.append(step(server, x, sequence_id=name, **place))
+            found.append(ask(server, "stateful", "y", {"x": x}, sequence_id=name, **place))
             if (name, number) == (2, steps // 2):
                 for pid in running.named("server", "ray::Host"):
                     os.kill(pid, signal.SIGKILL)
@@ -137,10 +133,10 @@ def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_
             told = json.load(response)
         assert [[each["name"] for each in told[side]] for side in ("inputs", "outputs")] == [["x"], ["y"]]
         with pytest.raises(HTTPError) as refusal:
-            step(server, inputs[0, 0])
+            ask(server, "stateful", "y", {"x": inputs[0, 0]})
         assert refusal.value.code == 400 and "give a sequence_id" in refusal.value.read().decode()
         with pytest.raises(HTTPError) as refusal:
-            step(server, inputs[0, 0], sequence_id=1)
+            ask(server, "stateful", "y", {"x": inputs[0, 0]}, sequence_id=1)
         assert "has not been started" in refusal.value.read().decode()
     finally:
         code, error = stop(server)

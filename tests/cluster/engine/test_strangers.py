@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from taglio.embedded import digits_data
-from tests.cluster.engine.devices import AGENT, CLIENT, Bench, bench, listened, needs_ray, sockets
+from tests.cluster.engine.devices import AGENT, CLIENT, Bench, bench, needs_ray
 from tests.end_to_end.command import refused
 from tests.serve.conftest import start, stop
+from tests.support.sockets import addresses, listening
 
 pytestmark = [needs_ray, pytest.mark.whole]
 
@@ -79,9 +80,9 @@ def test_a_token_is_asked_for(opened: Bench, tmp_path: Path) -> None:
     refused(opened.command(*join, "--tls", tmp_path), f"{opened.address} does not use TLS", code=4)
     assert opened.command("cluster", "status", "--json").json()["alive"] == {"camera": True}
     # Without the token nothing answers a request, such as for metrics.
-    listening = sockets(opened.processes("camera"))
-    assert opened.port in {port for _, port in listening}
-    assert [port for address, port in listening if tells(f"http://{address}:{port}/metrics")] == []
+    open_sockets = listening(opened.processes("camera"))
+    assert opened.port in {port for _, port in open_sockets}
+    assert [port for address, port in open_sockets if tells(f"http://{address}:{port}/metrics")] == []
     # Only this machine can reach it.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(5.0)
@@ -119,7 +120,7 @@ def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cl
     ran = locked.command("run", placed, "--cluster", cluster, "--runs", 5, "--json").json()
     assert (ran["requests"], ran["identical"]) == (5, 5)
     for name in ("camera", "server"):
-        assert listened(locked.processes(name)) == {"127.0.0.1"}
+        assert addresses(locked.processes(name)) == {"127.0.0.1"}
     client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     with np.load(digits_data()) as data:
         images = data["image"][:8, None]

@@ -35,37 +35,6 @@ def made(rng: np.random.Generator, *, limits: bool, peak: bool = False) -> Probl
             return problem
 
 
-def fan(readers: int, devices: int, rng: np.random.Generator) -> Problem:
-    """One node whose value so many others read, each in float or int8; no limits."""
-    nodes = 1 + readers
-    off = ~np.eye(devices, dtype=bool)
-    values = Values(
-        ("value",),
-        np.zeros(1, dtype=np.intp),
-        np.zeros(1, dtype=np.intp),
-        np.zeros(1, dtype=np.intp),
-        np.array([0, readers]),
-        np.arange(1, nodes),
-        np.zeros(readers, dtype=bool),
-        rng.random((1, 2, devices)),
-        rng.random((1, devices)),
-        np.array([4.0]),
-        np.array([1.0]),
-    )
-    links = rng.random((2, devices, devices)) * off
-    return Problem(
-        tuple(f"device {device}" for device in range(devices)),
-        FORMS[:2],
-        tuple(f"node {node}" for node in range(nodes)),
-        np.zeros(nodes, dtype=np.intp),
-        rng.random((nodes, devices, 2)),
-        np.ones((nodes, devices, 2), dtype=bool),
-        values,
-        (Resource("latency", np.ones(devices), links[0], links[1], np.ones(1), 1.0),),
-        wire_only=bool(rng.random() < 0.5),
-    )
-
-
 def _made(rng: np.random.Generator, limits: bool, peak: bool) -> Problem:
     nodes, devices = int(rng.integers(2, 6)), int(rng.integers(1, 4))
     carries = rng.random(nodes) < 0.25

@@ -21,7 +21,6 @@ from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan, noise_limits
 from taglio.plan.result import GAP, Limits
 from taglio.profile.result import Profile
-from taglio.quantize.precision import Precision
 from tests.cluster.planning.reference import brute_force
 from tests.examples import examples
 from tests.plan import made_up
@@ -189,33 +188,21 @@ def test_pins_exclusions_and_what_a_device_may_not_run() -> None:
         two(graph, profiles, no_int8, Limits(None, int8_blocks=(names[0],)))
 
 
-def test_movement_has_no_form_of_products() -> None:
-    """Forms that need no calibration read and write float, as movement behind them does."""
+def test_forms_of_products_are_for_products_where_int8_is_allowed() -> None:
+    """Such forms read and write float, as movement behind a product does, and have int8 inside."""
     sketch = Sketch()
-    sketch.move(sketch.conv(sketch.input("x")))
+    sketch.move(sketch.product(sketch.input("x")))
     graph = sketch.graph()
     profile = profile_of(graph, {}, {tensor.name: (0.0,) * 4 for tensor in graph.tensors})
-    weights = Precision("int8-weights", INT8.scheme, "weights8")
-    assembled = two(graph, {"local": replace(profile, precisions=(*profile.precisions, weights))}, HERE)
-    forms = [form.name for form in assembled.problem.forms]
-    allowed = [forms[index] for index in np.flatnonzero(assembled.problem.allowed[1, 0])]
-    assert "float32" in allowed and "int8" in allowed and "int8-weights" not in allowed
-
-
-def test_a_device_without_int8_has_no_form_with_int8_inside() -> None:
-    """Such forms read and write float; the checker refuses them there too."""
-    sketch = Sketch()
-    sketch.conv(sketch.input("x"))
-    graph = sketch.graph()
-    graph = replace(graph, blocks=(replace(graph.blocks[0], matrix=True),))
-    profile = profile_of(graph, {}, {tensor.name: (0.0,) * 4 for tensor in graph.tensors})
-    profile = replace(profile, precisions=(*profile.precisions, Precision("int8-weights", None, "weights8")))
-    allowed = []
+    allowed = {}
     for int8 in (True, False):
-        cluster = replace(HERE, devices=tuple(replace(each, int8=int8) for each in HERE.devices))
+        cluster = replace(HERE, devices=tuple(replace(device, int8=int8) for device in HERE.devices))
         problem = two(graph, {"local": profile}, cluster).problem
-        allowed.append({problem.forms[index].name for index in np.flatnonzero(problem.allowed[0, 0])})
-    assert "int8-weights" in allowed[0] and allowed[1] == {"float32"}
+        for block, row in zip(("product", "movement"), problem.allowed[:, 0], strict=True):
+            allowed[block, int8] = {problem.forms[index].name for index in np.flatnonzero(row)}
+    assert {"float32", "int8", "int8-weights"} <= allowed["product", True]
+    assert "int8" in allowed["movement", True] and "int8-weights" not in allowed["movement", True]
+    assert allowed["product", False] == {"float32"}
 
 
 def test_several_models_share_devices_by_their_rates() -> None:

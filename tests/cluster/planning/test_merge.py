@@ -94,15 +94,6 @@ def test_a_block_waits_for_a_later_input_of_its_component() -> None:
     assert len({each for each in zip(merged, where) if each[1] == "a"}) == 2
 
 
-def test_a_device_later_in_the_order_has_more_components_where_they_would_wait_for_each_other() -> None:
-    """a0 → b1 and b2 → a3: either device can be one component, not both."""
-    sources, places = [[], [0], [], [2]], ["a", "b", "b", "a"]
-    for order, wanted in ((["a", "b"], {"a": 1, "b": 2}), (["b", "a"], {"a": 2, "b": 1})):
-        made = fewest_components(sources, places, order)
-        counts = {d: len({each for each in zip(made, places) if each[1] == d}) for d in "ab"}
-        assert counts == wanted
-
-
 def test_a_stream_has_fewer_components_where_one_waits_for_two_inputs() -> None:
     """near: conv1 behind conv0 (far), conv3 of an input; far: conv2 and conv4 behind them. Without levels conv4 runs
     before conv2 does, in a component of its own."""

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
-from taglio.cluster.planning.describe import beyond_blocks, latencies, loads
+from taglio.cluster.planning.describe import beyond_blocks, latencies, period_s
 from taglio.cluster.planning.explain import amount
 from taglio.cluster.planning.place import Answer, Running, conflict, place
 from taglio.cluster.planning.problem import Totals
-from taglio.cluster.planning.schedule import Scheduler, pipelines
-from taglio.cluster.planning.simulate import simulate
+from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.solve import Placed
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.errors import BadOption, Infeasible
@@ -28,7 +27,6 @@ from taglio.profile.result import WholeRun
 from taglio.profile.wall_time import WallTime
 from tests.cluster.planning.reference import every
 from tests.cluster.planning.test_assemble import PAIR, chain
-from tests.cluster.planning.test_check import THREE
 from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
@@ -65,14 +63,6 @@ def shortest(assembled: Assembled) -> float:
     levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
     placements = every(assembled.problem)
     return min((seconds(assembled, replace(t, levels=s)) for t in placements for s in levels), default=inf)
-
-
-def period(assembled: Assembled, totals: Totals) -> float:
-    """Of the busiest, seconds added up device by device and link by link from the schedule."""
-    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.copies)
-    means = {device.name: in_mean(index) for index, device in enumerate(assembled.cluster.devices)}
-    busy = simulate(schedule).busy_s
-    return max(seconds * means.get(on, 1.0) for on, seconds in busy.items())
 
 
 def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
@@ -154,7 +144,7 @@ def test_a_stream_goes_by_its_busiest_device(slower: float, send_s: float, recei
     cluster = replace(CLUSTER, devices=devices)
     answer = place([work], cluster, STREAM, gap=1e-3, time_limit_s=100.0)
     assembled = assemble([work], cluster, Objective())
-    best = min(totals_period(assembled, totals) for totals in every(assembled.problem))
+    best = min(period_s(assembled, totals) for totals in every(assembled.problem))
     assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
     assert best * (1 - 2e-3) <= answer.bound <= best * (1 + 1e-9)
 
@@ -203,28 +193,8 @@ def test_a_stream_of_blocks_that_take_no_time_has_a_plan() -> None:
 def fastest(assembled: Assembled) -> float:
     """The least period of all plans, with what components take, in whatever levels."""
     levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
-    found = (replace(totals, levels=each) for totals in every(assembled.problem) for each in levels)
-    return min(max(loads(assembled, each, [1.0]).values(), default=0.0) for each in found)
-
-
-def totals_period(assembled: Assembled, totals: Totals) -> float:
-    """By its schedule, of components without overhead, which a sum over devices does not know."""
-    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.copies)
-    over = assembled.overhead_s[0]
-    busy: dict[object, float] = {}
-    for task in schedule.tasks:
-        own = task.seconds - over[assembled.problem.devices.index(task.device)]
-        busy[task.device] = busy.get(task.device, 0.0) + own
-    for sent in schedule.transfers:
-        if sent.link[0] != sent.link[1]:
-            busy[sent.link] = busy.get(sent.link, 0.0) + sent.busy_s
-            ends = [assembled.cluster.device(end) for end in sent.link]
-            for end, taken_s in zip(sent.link, (ends[0].send_s, ends[1].receive_s), strict=True):
-                busy[end] = busy.get(end, 0.0) + taken_s
-            if sent.link[1] == assembled.cluster.start:  # a chain has one tensor in a message
-                back = sent.link[::-1]
-                busy[back] = busy.get(back, 0.0) + assembled.cluster.fetching_s(sent.link[0])
-    return max(busy.values())
+    plans = (replace(totals, levels=some) for totals in every(assembled.problem) for some in levels)
+    return min(period_s(assembled, plan) for plan in plans)
 
 
 def test_later_objectives_give_up_nothing_of_the_first() -> None:
@@ -268,38 +238,6 @@ def test_a_component_that_would_take_less_than_nothing_counts_in_limits_with_wha
     index = [each.kind for each in answer.assembled.problem.resources].index("energy")
     total = answer.totals.resources[index] + beyond_blocks(answer.assembled, built)[index]
     assert joules is not None and total == pytest.approx(joules.value)
-
-
-@pytest.mark.whole
-@examples(12)
-@given(made_up.problems(largest=6, sparing=False), st.integers(0, 3))
-def test_more_never_hurts(problem: Problem, which: int) -> None:
-    """A faster link, a looser bound, another order of devices: what adds up is proven, so nothing gets worse."""
-    before = placed(problem, SUM, THREE)
-    if before is None:
-        return
-    cluster, changed = THREE, problem
-    if which == 0:
-        link = THREE.link("near", "cloud")
-        assert link is not None
-        cluster = THREE.with_link(replace(link, bandwidth_bytes_per_s=2 * link.bandwidth_bytes_per_s))
-    elif which == 1 and problem.limits.max_error is not None:
-        changed = replace(problem, limits=replace(problem.limits, max_error=2 * problem.limits.max_error))
-    elif which == 2:
-        cluster = THREE.with_link(Link("far", "near", 1e9))
-    after = place([workload(changed, cluster)], cluster, SUM, gap=1e-3, time_limit_s=5.0)
-    assert after.bound <= before.value * (1 + 1e-9) + 1e-12
-    assert after.value <= before.value * (1 + 2e-3) + 1e-12
-    work = workload(problem, THREE)
-    turned = replace(THREE, devices=THREE.devices[::-1])
-    again = place([work], turned, SUM, gap=1e-3, time_limit_s=5.0)
-    assert again.value == pytest.approx(before.value, rel=2e-3, abs=1e-12)
-
-
-def test_a_chain_is_proven_to_a_thousandth() -> None:
-    graph, profiles = chain(soft=True)
-    answer = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, LATENCY, gap=1e-3)
-    assert answer.gap <= 1e-3
 
 
 @pytest.mark.parametrize("objective", [LATENCY, SUM])
@@ -376,16 +314,7 @@ def test_devices_have_room_for_all_requests_with_what_components_take_beyond_the
         place(shared(0.4, 0.61), alone, SUM)
 
 
-def test_answers_of_which_one_plan_is_the_same_are_told_apart() -> None:
-    graph, profiles = chain()
-    first = Workload("one", graph, profiles, None, Limits(None))
-    pinned = [replace(first, limits=Limits(None, device_pins=(("conv1", device),))) for device in ("near", "far")]
-    answers = [place([first, each], CLUSTER, SUM) for each in pinned]
-    assert answers[0].plans[0].fingerprint() == answers[1].plans[0].fingerprint()
-    assert answers[0].fingerprint() != answers[1].fingerprint()
-
-
-@pytest.mark.parametrize("share", [0.9, 0.99, 0.999])
+@pytest.mark.parametrize("share", [0.9, 0.999])
 def test_an_energy_limit_holds_with_what_components_take_beyond_their_blocks(share: float) -> None:
     """The blocks of the quickest plan are far within the limit; only with its components' overheads it is not."""
     graph, profiles = chain()
@@ -404,8 +333,7 @@ def test_an_energy_limit_holds_with_what_components_take_beyond_their_blocks(sha
         place([replace(work, limits=limits)], cluster, SUM)
 
 
-@pytest.mark.parametrize("overhead", [0.5, 5.0])
-@pytest.mark.parametrize("frugal", ["near", "far"])
+@pytest.mark.parametrize(("overhead", "frugal"), [(0.5, "near"), (5.0, "far")])
 def test_a_later_objective_takes_nothing_of_the_rate(overhead: float, frugal: str) -> None:
     """The period leaves room for more blocks on each device, to save joules, but not for more components."""
     graph, profiles = chain()
@@ -462,17 +390,10 @@ def test_a_running_plan_stays_unless_moving_pays() -> None:
         ("latncy", 'did you mean "latency"'),
         ("", "is empty"),
         ("latency=1,energy=x", "must be a number"),
-        ("latency=-1", "must be a number"),
         ("speed=1", "weights are for latency and energy"),
-        ("latency=0", "above 0"),
         ("latency,latency", "twice"),
     ],
 )
 def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         parse_objective(text)
-
-
-def test_objectives_are_said_as_they_are_read() -> None:
-    for text in ("latency", "throughput,energy", "latency=1,energy=0.5"):
-        assert str(parse_objective(text)) == text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.costs import evaluate
-from taglio.cluster.planning.critical_path import Pool, Search, evolve, together
+from taglio.cluster.planning.critical_path import Pool, Search, evolve
 from taglio.cluster.planning.replay import Replay, Timetable
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.result import Limits
@@ -65,17 +65,6 @@ def test_in_float_on_one_device_a_replay_is_the_simulation(problem: Problem) -> 
         assert 0.7 * simulated <= replayed <= simulated * (1 + 1e-9)
 
 
-@examples(30)
-@given(made_up.problems(sparing=False), st.integers(0, 2**32))
-def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: int) -> None:
-    table = Timetable(on_two(problem), 0)
-    order = Replay(table, 0.0).order(np.random.default_rng(seed))
-    place = {node: index for index, node in enumerate(order)}
-    assert sorted(order) == list(range(len(table.nodes)))
-    for node, ways in enumerate(table.reads):
-        assert all(place[way.producer] < place[node] for way in ways if way.producer is not None)
-
-
 @examples(15)
 @given(made_up.problems(largest=5, sparing=False))
 def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
@@ -116,12 +105,3 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
     search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
     evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0)
     assert search.value == pytest.approx(best, rel=3e-3)  # a component has to be worth it
-
-
-def test_branches_are_what_comes_of_one_node_alone_or_leads_to_one_alone() -> None:
-    # 0 → 1 → 2 → 5 and 0 → 3 → 4 → 5: what node 1 alone leads to, what alone leads to 4, and all that is behind 0.
-    masks = together([[None], [0], [1], [0], [3], [2, 4]], [False] * 5 + [True])
-    found = {frozenset(np.flatnonzero(mask).tolist()) for mask in masks}
-    whole, sides = frozenset(range(6)), ({0, 1}, {0, 3}, {0, 1, 2}, {0, 3, 4}, {1, 2, 5}, {2, 5}, {3, 4, 5}, {4, 5})
-    alone = ({1}, {2}, {3}, {4}, {5}, {0}, {1, 2}, {3, 4})
-    assert found == {whole, *map(frozenset, (*sides, *alone))}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -13,11 +14,14 @@ from taglio.cluster.devices import Link
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble, labels_of
 from taglio.cluster.planning.costs import evaluate
-from taglio.cluster.planning.problem import Copies
+from taglio.cluster.planning.problem import Copies, Resource, Totals
 from taglio.cluster.planning.schedule import Scheduler, components
-from taglio.cluster.planning.simulate import Pipeline, simulate
+from taglio.cluster.planning.simulate import Pipeline, link_name, simulate
 from taglio.cluster.planning.workload import Objective, Workload
+from taglio.model.graph import Graph
 from taglio.plan.result import Limits
+from taglio.profile.result import Profile
+from tests.cluster.planning import reference
 from tests.cluster.planning.reference import broken_edges
 from tests.cluster.planning.test_assemble import PAIR, chain, without_wire_only
 from tests.examples import examples
@@ -102,16 +106,19 @@ def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
     assert simulate(plain).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
 
 
-def test_two_components_on_one_device_pay_the_loopback() -> None:
+def joined_chain() -> tuple[Graph, dict[str, Profile]]:
+    """`chain`, whose last block also reads what the first one writes."""
     graph, profiles = chain()
-    cluster = parse(PAIR)
-    cluster = cluster.with_link(Link("near", "near", 1e6, 5 * US))
-    skip = replace(graph.blocks[2], inputs=(*graph.blocks[2].inputs, graph.blocks[0].outputs[0]))
-    tensors = tuple(
-        replace(each, consumers=(*each.consumers, skip.name)) if each.name == graph.blocks[0].outputs[0] else each
-        for each in graph.tensors
-    )
-    graph = replace(graph, blocks=(*graph.blocks[:2], skip), tensors=tensors)
+    first, second, last = graph.blocks
+    last = replace(last, inputs=(*last.inputs, first.outputs[0]))
+    readers = {first.outputs[0]: (second.name, last.name)}
+    tensors = tuple(replace(tensor, consumers=readers.get(tensor.name, tensor.consumers)) for tensor in graph.tensors)
+    return replace(graph, blocks=(first, second, last), tensors=tensors), profiles
+
+
+def test_two_components_on_one_device_pay_the_loopback() -> None:
+    graph, profiles = joined_chain()
+    cluster = parse(PAIR).with_link(Link("near", "near", 1e6, 5 * US))
     works = [Workload("m", graph, profiles, None, Limits(None))]
     assembled = without_wire_only(assemble(works, cluster, Objective()))
     names = [block.name for block in graph.blocks]
@@ -125,12 +132,7 @@ def test_two_components_on_one_device_pay_the_loopback() -> None:
 
 
 def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None:
-    graph, profiles = chain()
-    first, second, last = graph.blocks
-    both = replace(last, inputs=(*last.inputs, first.outputs[0]))
-    read = {first.outputs[0]: (second.name, last.name)}
-    tensors = tuple(replace(each, consumers=read.get(each.name, each.consumers)) for each in graph.tensors)
-    graph = replace(graph, blocks=(first, second, both), tensors=tensors)
+    graph, profiles = joined_chain()
     cluster = parse(PAIR)
     link = cluster.link("near", "far")
     assert link is not None
@@ -147,27 +149,57 @@ def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None
     assert ends[1] - ends[0] == pytest.approx(6 * US)  # the latency of the last one stays what it was
 
 
-@examples(60)
+def by_plain_loops(assembled: Assembled, totals: Totals) -> dict[str, float]:
+    """Seconds that blocks and conversions take of each device, and messages of each link."""
+    problem, cluster = assembled.problem, assembled.cluster
+    eye, none = np.eye(len(problem.devices)), np.zeros((len(problem.devices),) * 2)
+    resources = [Resource(name, eye[index], none, none, np.ones(1), 0.0) for index, name in enumerate(problem.devices)]
+    for (a, source), (b, target) in product(enumerate(problem.devices), repeat=2):
+        link = cluster.link(source, target)
+        if link is not None and source != target:
+            one = np.outer(eye[a], eye[b])
+            times = link.gap_s * one, one / link.bandwidth_bytes_per_s
+            resources.append(Resource(link_name((source, target)), np.zeros(len(eye)), *times, np.ones(1), 0.0))
+    plain = reference.evaluate(replace(problem, resources=tuple(resources)), totals.labels, totals.copies)
+    return dict(zip((resource.name for resource in resources), plain.resources.tolist(), strict=True))
+
+
+@examples(80)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
-def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: int) -> None:
+def test_devices_and_links_are_busy_for_what_plain_loops_say(problem: Problem, seed: int) -> None:
     assembled = on_two(problem)
     labels = drawn(assembled, seed)
     totals = evaluate(assembled.problem, labels)
-    assert not [each for each in totals.broken if "between its neighbours" not in each]
-    schedule = made(assembled, labels)
-    at = assembled.problem.devices.index
-    overhead = sum(assembled.overhead_s[0][at(piece.device)] for piece in schedule.tasks)
-    summed = sum(piece.seconds for piece in schedule.tasks) - overhead
-    summed += sum(each.busy_s + each.delay_s for each in schedule.transfers)
-    index = next(i for i, each in enumerate(assembled.problem.resources) if each.name == "latency")
-    # What arrives in float at several components, or is an input, is quantised by each: that only adds.
-    assert summed >= totals.resources[index] * (1 - 1e-9) - 1e-12
-    alone = [piece.device for piece in schedule.tasks if piece.nodes]
-    if len(set(alone)) == len(alone) and not schedule.tasks[0].name.startswith("input"):
-        assert summed == pytest.approx(totals.resources[index], rel=1e-9, abs=1e-12)
+    assert not [line for line in totals.broken if "between its neighbours" not in line]
+    schedule, busy_s = made(assembled, labels), by_plain_loops(assembled, totals)
+    overhead_s = dict(zip(assembled.problem.devices, assembled.overhead_s[0], strict=True))
     timeline = simulate(schedule)
-    assert timeline.end_s <= summed + overhead + sum(piece.sending_s for piece in schedule.tasks) + 1e-12
-    assert timeline.end_s >= max((piece.seconds for piece in schedule.tasks), default=0.0) - 1e-12
+    for name in busy_s.keys() - overhead_s.keys():
+        assert timeline.busy_s.get(name, 0.0) == pytest.approx(busy_s[name], rel=1e-9, abs=1e-12)
+    for device, overhead in overhead_s.items():
+        tasks = [task for task in schedule.tasks if task.device == device]
+        taken_s = sum(task.seconds - overhead for task in tasks)
+        # What arrives in float at several components, or is an input, is quantised by each: that only adds.
+        assert taken_s >= busy_s[device] * (1 - 1e-9) - 1e-12
+        if sum(bool(task.nodes) for task in tasks) <= 1 and not schedule.tasks[0].name.startswith("input"):
+            assert taken_s == pytest.approx(busy_s[device], rel=1e-9, abs=1e-12)
+
+
+def test_each_component_of_a_device_pays_for_its_own_conversions() -> None:
+    """conv0 near and conv1 far in float; conv2, near again, reads both in int8."""
+    graph, profiles = joined_chain()
+    assembled = without_wire_only(
+        assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
+    )
+    names = [block.name for block in graph.blocks]
+    places = dict(zip(names, ("near", "far", "near"), strict=True))
+    schedule = made(assembled, labels_of(assembled, 0, places, {names[2]: INT8}))
+    assert [task.name for task in schedule.tasks] == ["0-near", "1-far", "2-near"]
+    # Overhead 7, conv0 30, the input's flow 2 and its own 2, quantise 4; 9 + 5 + 2 + 4; 7 + 12 + 1, dequantise 3.
+    assert [task.seconds for task in schedule.tasks] == pytest.approx([45 * US, 20 * US, 23 * US])
+    assert {(sent.link, sent.int8) for sent in schedule.transfers} == {
+        (("near", "near"), True), (("near", "far"), False), (("far", "near"), True),
+    }  # fmt: skip
 
 
 @examples(40)

@@ -57,9 +57,8 @@ def case(seed: int, labellings: int) -> tuple[Workload, Cluster]:
     to devices until at most `labellings` are left."""
     rng = Random(seed)
     devices = cluster(rng)
-    graph = made_up._graph(rng, rng.randint(5, 8))
-    profile, error = made_up._profile(rng, graph, sparing=False), made_up._error(rng, graph)
-    limits = made_up._limits(rng, graph, error)
+    problem = made_up.problem_of(rng, rng.randint(5, 8), sparing=False)
+    graph, profile, error, limits = problem.graph, problem.profile, problem.error, problem.limits
     places = dict.fromkeys((block.name for block in graph.blocks), len(NAMES))
     while prod(places[block.name] * len(made_up.forms(block)) for block in graph.blocks) > labellings:
         places[rng.choice([name for name, count in places.items() if count > 1])] = 1

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values, switching
-from taglio.cluster.planning.relaxation import EdgeRelaxation, Relaxation, tightest
-from taglio.cluster.planning.solve import cheapest_copies, improve, solve
+from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values
+from taglio.cluster.planning.relaxation import Relaxation
+from taglio.cluster.planning.solve import improve, solve
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.result import Limits
-from tests.cluster.planning.reference import broken_edges, brute_force
-from tests.cluster.planning.small_problems import fan, made, problems
+from tests.cluster.planning.reference import brute_force
+from tests.cluster.planning.small_problems import made, problems
 from tests.cluster.planning.test_assemble import PAIR, chain
-from tests.examples import examples, tries
+from tests.examples import examples
 from tests.plan.test_one_machine import between_two_convolutions
 
 CLOSE = 1e-5
@@ -38,28 +38,6 @@ def some_of(alive: np.ndarray, seed: int) -> np.ndarray:
         labels = rng.permutation(np.flatnonzero(row))
         kept[node, labels[: rng.integers(1, len(labels) + 1)]] = True
     return kept
-
-
-@slowly
-@given(problems(limits=False), st.integers(0, 9))
-def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem, turn: int) -> None:
-    costs = Costs(problem)
-    relaxation = Relaxation(costs, alive(problem), arity=3)
-    if not relaxation.exact:
-        return
-    relaxation.run(costs.price(np.zeros(len(costs.rows))))
-    node = turn % len(problem.nodes)
-    for label, least in enumerate(relaxation.marginals()[node]):
-        if not alive(problem)[node, label]:
-            assert least == np.inf
-            continue
-        pinned = problem.allowed.copy().reshape(len(problem.nodes), -1)
-        pinned[node] = np.arange(problem.labels) == label
-        best = brute_force(replace(problem, allowed=pinned.reshape(problem.allowed.shape)))
-        if best is None:
-            assert least > 1e8
-        else:
-            assert least == pytest.approx(best.objective, abs=CLOSE)
 
 
 @slowly
@@ -85,20 +63,6 @@ def test_elimination_over_all_labels_or_fewer_equals_brute_force(problem: Proble
 
 
 @slowly
-@given(st.integers(0, 2**16), st.sampled_from([2, 3]))
-def test_one_table_for_five_readers_is_the_cost_of_every_labelling(seed: int, devices: int) -> None:
-    problem = fan(5, devices, np.random.default_rng(seed))
-    costs, rng = Costs(problem), np.random.default_rng(seed)
-    priced = costs.price(np.zeros(0))
-    relaxation = tightest(costs, alive(problem))
-    assert relaxation.exact
-    for _ in range(10):
-        labels = np.array([rng.choice(np.flatnonzero(row)) for row in alive(problem)])
-        only = np.arange(problem.labels) == labels[:, None]
-        assert relaxation.run(priced, only)[0] == pytest.approx(costs.account(priced, labels).objective)
-
-
-@slowly
 @given(problems(peak=False))
 def test_without_time_what_is_on_one_device_in_float_is_a_plan(problem: Problem) -> None:
     forms = len(problem.forms)
@@ -109,18 +73,6 @@ def test_without_time_what_is_on_one_device_in_float_is_a_plan(problem: Problem)
         assert placed.labels
         assert evaluate(problem, placed.labels, placed.copies).broken == ()
         assert placed.bound <= placed.objective
-
-
-@slowly
-@given(problems(), st.integers(0, 2**16))
-def test_no_prices_give_a_bound_above_the_best(problem: Problem, seed: int) -> None:
-    best, costs = brute_force(problem), Costs(problem)
-    if best is None:
-        return
-    multipliers = np.random.default_rng(seed).exponential(5.0, len(costs.rows))
-    for arity in (1, 3):
-        value, _ = Relaxation(costs, alive(problem), arity=arity).run(costs.price(multipliers))
-        assert value <= best.objective + CLOSE
 
 
 @slowly
@@ -170,12 +122,15 @@ def test_a_block_that_fits_nowhere_is_proof_enough(seed: int) -> None:
 
 
 def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() -> None:
-    problem = fan(2, 2, np.random.default_rng(0))
-    memory = Memory(np.array([3.0, np.inf]), np.zeros((3, 2)), peak=True)
+    """The input takes 32 bytes."""
+    graph, profiles = chain()
+    problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
+    assert problem.memory is not None
+    memory = replace(problem.memory, capacity=np.array([33.0, np.inf]), peak=True)
     placed = solve(replace(problem, memory=memory))
     assert placed.status == "optimal"
-    writes = placed.labels[0]
-    assert writes >= 2 or problem.forms[writes].writes == Kind.INT8
+    assert evaluate(replace(problem, memory=memory), placed.labels, placed.copies).broken == ()
+    assert {problem.split(label)[0] for label in placed.labels} == {1}
 
 
 @pytest.mark.parametrize("seed", [13, 47, 73])
@@ -195,43 +150,7 @@ def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
             assert placed.objective <= least.objective * (1.0 + 5e-3)
 
 
-@slowly
-@given(problems(), st.integers(0, 2**16))
-def test_the_cheapest_copies_of_given_labels_equal_brute_force(problem: Problem, seed: int) -> None:
-    only = some_of(alive(problem), seed)
-    labels = only.argmax(axis=1)
-    only = np.arange(problem.labels) == labels[:, None]
-    best = brute_force(replace(problem, allowed=only.reshape(problem.allowed.shape), implications=()))
-    costs = Costs(problem)
-    copies, bound = cheapest_copies(costs, labels, time_limit_s=30.0)
-    if any(broken_edges(problem, labels.tolist(), value) for value in range(len(problem.values))):
-        return
-    if best is None:
-        assert copies is None and bound == np.inf
-        return
-    assert copies is not None and bound <= best.objective + CLOSE * abs(best.objective)
-    totals = evaluate(problem, labels.tolist(), copies)
-    assert totals.objective <= best.objective * (1.0 + 2e-4)
-    assert not [each for each in totals.broken if "between its" not in each]
-
-
-@slowly
-@given(problems(), st.integers(0, 2**16), st.booleans())
-def test_relaxed_edges_give_a_bound_below_the_best_at_any_price(problem: Problem, seed: int, every: bool) -> None:
-    best, costs, rng = brute_force(problem), Costs(problem), np.random.default_rng(seed)
-    if best is None:
-        return
-    relaxed = EdgeRelaxation(costs, alive(problem), narrow=0.0 if every else 1e5)
-    relaxed.prices = rng.normal(0.0, 3.0, relaxed.prices.shape)
-    multipliers = rng.exponential(5.0, len(costs.rows))
-    for _ in range(3):
-        _, value, labels = relaxed.run(multipliers)
-        assert value <= best.objective + CLOSE
-        account = costs.account(costs.price(multipliers), labels)
-        multipliers = relaxed.step(multipliers, account.rows - costs.uppers, 1.0)
-
-
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taglio.cluster.planning.solve.WIDEST", 1)
     problem = made(np.random.default_rng(seed), limits=True)
@@ -244,31 +163,6 @@ def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypa
         assert evaluate(problem, placed.labels, placed.copies).broken == ()
         assert placed.objective >= best.objective - CLOSE
     assert placed.status != "infeasible"
-
-
-def test_a_warm_start_gives_the_same_answer() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(tries(8)):
-        problem = made(rng, limits=True)
-        cold = solve(problem, gap=1e-6)
-        warm = solve(problem, gap=1e-6, incumbent=cold.labels or None)
-        assert warm.status == cold.status
-        if cold.labels:
-            assert warm.objective == pytest.approx(cold.objective, rel=CLOSE)
-
-
-def test_a_dear_switch_keeps_the_running_plan() -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(10):
-        problem = made(rng, limits=False)
-        running = solve(problem, gap=1e-6)
-        if not running.labels:
-            continue
-        faster = tuple(replace(each, link=each.link * 0.5, byte=each.byte * 0.5) for each in problem.resources)
-        kept = replace(
-            problem, resources=faster, extra=switching(problem, running.labels, np.full(len(problem.nodes), 1e3))
-        )
-        assert solve(kept, gap=1e-6, incumbent=running.labels).labels == running.labels
 
 
 def two_devices(rng: np.random.Generator, nodes: int) -> Problem:
@@ -311,55 +205,28 @@ def two_devices(rng: np.random.Generator, nodes: int) -> Problem:
 
 
 def minimum_cut(problem: Problem) -> float:
-    """The least sum by maximum flow (Edmonds and Karp): a value is sent once, through a node of its own each way."""
+    """The least sum by OR-Tools' maximum flow: a value is sent once, through a node of its own each way."""
+    flow = pytest.importorskip("ortools.graph.python.max_flow").SimpleMaxFlow()
     nodes, values = len(problem.nodes), problem.values
     source, sink = nodes + 2 * len(values), nodes + 2 * len(values) + 1
-    room: dict[int, dict[int, float]] = {}
-
-    def arc(a: int, b: int, capacity: float) -> None:
-        room.setdefault(a, {})[b] = room.get(a, {}).get(b, 0.0) + capacity
-        room.setdefault(b, {}).setdefault(a, 0.0)
-
     for node in range(nodes):
-        arc(source, node, problem.seconds[node, 1, 0])
-        arc(node, sink, problem.seconds[node, 0, 0])
+        flow.add_arc_with_capacity(source, node, int(problem.seconds[node, 1, 0]))
+        flow.add_arc_with_capacity(node, sink, int(problem.seconds[node, 0, 0]))
     for value, producer in enumerate(values.producer):
-        ends = [int(each) for each in values.readers[values.start[value] : values.start[value + 1]]]
-        read = [source if each == CALLER else each for each in ends]
-        made_by, forth, back = (
-            (source if producer == SOURCE else int(producer)),
-            nodes + 2 * value,
-            nodes + 2 * value + 1,
-        )
+        writer = source if producer == SOURCE else int(producer)
+        size, forth, back = int(values.float_bytes[value]), nodes + 2 * value, nodes + 2 * value + 1
         # Source side is device one. Forth: the producer there, a reader on two. Back: the other way round.
-        arc(made_by, forth, values.float_bytes[value])
-        arc(back, made_by, values.float_bytes[value])
-        for each in read:
-            arc(forth, each, 1e9)
-            arc(each, back, 1e9)
-    total = 0.0
-    while True:
-        came = {source: source}
-        line = [source]
-        for at in line:
-            for to, capacity in room[at].items():
-                if capacity > 1e-9 and to not in came:
-                    came[to] = at
-                    line.append(to)
-        if sink not in came:
-            return total
-        path, at = [], sink
-        while at != source:
-            path.append((came[at], at))
-            at = came[at]
-        flow = min(room[a][b] for a, b in path)
-        for a, b in path:
-            room[a][b] -= flow
-            room[b][a] += flow
-        total += flow
+        flow.add_arc_with_capacity(writer, forth, size)
+        flow.add_arc_with_capacity(back, writer, size)
+        for end in values.readers[values.start[value] : values.start[value + 1]]:
+            reader = source if end == CALLER else int(end)
+            flow.add_arc_with_capacity(forth, reader, 10**9)
+            flow.add_arc_with_capacity(reader, back, 10**9)
+    flow.solve(source, sink)
+    return float(flow.optimal_flow())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_two_devices_in_float_are_a_minimum_cut(seed: int) -> None:
     problem = two_devices(np.random.default_rng(seed), 40)
     placed = solve(problem, gap=1e-9)

@@ -43,8 +43,6 @@ def test_changes_do_what_they_say() -> None:
         ("faster", "write "),
         ("link near->fra bandwidth x2", 'did you mean "far"'),
         ("link near->far bandwidth x0", "must be a factor from"),
-        ("link near->far bandwidth xx", "must be a factor from"),
-        ("link near->far bandwidth x1e-300", "must be a factor from"),
         ("without near", "start device"),
         ("device cloud x2", "there are near, far"),
         ("link near->near cut; link near->near bandwidth x2; without far; link near->far cut", "far"),
@@ -137,7 +135,6 @@ def test_a_front_has_only_plans_that_no_other_beats(axis: str, models: int) -> N
     [
         ("latency", "250 ms"),
         ("throughput", "4 requests/s"),
-        ("energy", "0.25 J"),
         ("latency=1,energy=2", "0.25 weighed"),
         ("throughput,energy", "0.25 J"),
     ],

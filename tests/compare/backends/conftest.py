@@ -1,6 +1,5 @@
 """A small trained network that every back end is asked for; run where `make test-backends` built environments."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 
 from taglio.compare.environments import find
-from taglio.embedded import digits_data
-from tests.end_to_end.command import taglio
-from tests.models import digits_model
+from tests.end_to_end.command import Case, taglio
 
 ASKED = os.environ.get("TAGLIO_TEST_BACKENDS", "").split()
 
@@ -24,10 +21,10 @@ def need(*environments: str) -> None:
         pytest.skip(f"needs the environment of {', '.join(missing)}: run make test-backends")
 
 
-def compare(out: Path, model: Path, data: Path, backends: str, *options: object) -> Any:
+def compare(out: Path, case: Case, backends: str, *options: object) -> Any:
     """The object that `taglio compare --json` prints."""
-    arguments = ["--data", data, "--backends", backends, "--effort", "0.01", "--row-limit", "240", "-o", out, "--json"]
-    return taglio("compare", model, *arguments, *options).json()
+    how = ("--backends", backends, "--effort", "0.01", "--row-limit", "240", "-o", out, "--json")
+    return taglio("compare", *case.arguments(), *how, *options).json()
 
 
 def rows(result: Any, backend: str) -> dict[str, Any]:
@@ -49,26 +46,14 @@ def saturating(row: Any) -> bool:
     return any("saturate" in note for note in row["checked"]["notes"])
 
 
-def told(found: dict[str, Any], measured: tuple[str, ...], absent: dict[str, str]) -> None:
-    """Every row of `measured` ran; every row of `absent` did not, and its reason holds the words given."""
-    for key in measured:
-        assert found[key]["status"] == "measured", (key, shown(found[key]))
-    for key, words in absent.items():
-        assert found[key]["status"] != "measured", key
-        assert words in found[key]["reason"], (key, shown(found[key]))
+def measured(found: dict[str, Any], *keys: str) -> None:
+    """These rows ran."""
+    for key in keys:
+        assert found[key]["status"] == "measured", (key, found[key]["reason"])
 
 
 @pytest.fixture(scope="session")
-def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The embedded digits model with 24 of its pictures."""
-    path = tmp_path_factory.mktemp("few") / "digits.npz"
-    with np.load(digits_data()) as arrays:
-        np.savez(path, **{name: arrays[name][:24] for name in arrays.files})
-    return digits_model(), path
-
-
-@pytest.fixture(scope="session")
-def keras_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def keras_model(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A small Keras network with a batch normalisation and a skip, saved as the older Keras does, and data for it."""
     need("litert", "qkeras")
     folder = tmp_path_factory.mktemp("keras")
@@ -92,9 +77,4 @@ model.save("{folder / "model.h5"}")
     assert done.returncode == 0, done.stderr[-500:]
     data = folder / "data.npy"
     np.save(data, np.random.default_rng(0).standard_normal((10, 16, 16, 3)).astype(np.float32))
-    return folder / "model.h5", data
-
-
-def shown(row: Any) -> str:
-    """A row for an assertion's message."""
-    return json.dumps({"status": row["status"], "reason": row["reason"]})
+    return Case(folder / "model.h5", data)

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.compare.backends.conftest import compare, need, rows, saturating, shown, sound
+from tests.compare.backends.conftest import compare, measured, need, rows, saturating, sound
+from tests.end_to_end.command import Case
 from tests.models import Sketch, saved
 
 PRESETS = ("performance", "mixed", "transformer")
 
 
-def test_presets_and_accuracy_control(few: tuple[Path, Path], tmp_path: Path) -> None:
+def test_presets_and_accuracy_control(few_digits: Case, tmp_path: Path) -> None:
     need("nncf")
-    found = rows(compare(tmp_path, *few, "nncf", "--max-error", "3%"), "nncf")
+    found = rows(compare(tmp_path, few_digits, "nncf", "--max-error", "3%"), "nncf")
     sound(found)
-    for key in (*PRESETS, "accuracy-control", "mixed + bf16", "int8-sym-weights", "int8-asym-weights"):
-        assert found[key]["status"] == "measured", (key, shown(found[key]))
+    measured(found, *PRESETS, "accuracy-control", "mixed + bf16", "int8-sym-weights", "int8-asym-weights")
     float_bytes = found["float32"]["checked"]["size_bytes"]
     for key in PRESETS:
         checked = found[key]["checked"]
@@ -37,8 +37,8 @@ def test_matrix_products_have_weights_in_int4(tmp_path: Path) -> None:
         x = g.op("Relu", g.op("MatMul", x, g.weight(256, 256)))
     model = saved(g.model(g.rename(x, "y")), tmp_path)
     np.savez(tmp_path / "data.npz", x=g.rng.normal(0, 1, (8, 4, 256)).astype(np.float32))
-    found = rows(compare(tmp_path / "out", model, tmp_path / "data.npz", "nncf"), "nncf")
+    found = rows(compare(tmp_path / "out", Case(model, tmp_path / "data.npz"), "nncf"), "nncf")
     sound(found)
+    measured(found, "int4-sym-weights", "int4-asym-weights")
     for key in ("int4-sym-weights", "int4-asym-weights"):
-        assert found[key]["status"] == "measured", shown(found[key])
         assert found[key]["checked"]["size_bytes"] < found["int8-sym-weights"]["checked"]["size_bytes"]

@@ -2,23 +2,23 @@
 
 from pathlib import Path
 
-from tests.compare.backends.conftest import compare, need, rows, shown, sound
+from tests.compare.backends.conftest import compare, measured, need, rows, sound
+from tests.end_to_end.command import Case
 
 
-def test_recommended(few: tuple[Path, Path], tmp_path: Path) -> None:
+def test_recommended(few_digits: Case, tmp_path: Path) -> None:
     need("onnxsim")
-    found = rows(compare(tmp_path, *few, "onnxsim", "--max-error", "1%"), "onnxsim")
+    found = rows(compare(tmp_path, few_digits, "onnxsim", "--max-error", "1%"), "onnxsim")
     sound(found)
-    recommended = found["recommended"]
-    assert recommended["status"] == "measured", shown(recommended)
-    checked = recommended["checked"]
+    measured(found, "recommended")
+    checked = found["recommended"]["checked"]
     assert "on the calibration samples by onnxsim" in checked["notes"][0]
     assert 0 < checked["error_to_float"] < 0.02
     assert checked["int8_operators"] == {"DynamicQuantizeMatMul": 1}  # all that its dynamic scheme takes
     assert Path(checked["file"]).exists()
 
 
-def test_a_limit_that_no_scheme_keeps_is_said(few: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_limit_that_no_scheme_keeps_is_said(few_digits: Case, tmp_path: Path) -> None:
     need("onnxsim")
-    found = rows(compare(tmp_path, *few, "onnxsim", "--max-error", "1e-9"), "onnxsim")
+    found = rows(compare(tmp_path, few_digits, "onnxsim", "--max-error", "1e-9"), "onnxsim")
     assert "no scheme is within the limit" in found["recommended"]["checked"]["notes"][0]
