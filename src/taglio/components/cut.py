@@ -95,13 +95,17 @@ def cut(
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
     floats = {node.name for node in model.proto.graph.node}
     in_order = []
-    for name, (inputs, outputs) in cutting.ports(members, initializers).items():
-        if not outputs:  # nothing reads these operators
-            continue
+    # Nothing reads the operators of a component without outputs.
+    ports = {name: ports for name, ports in cutting.ports(members, initializers).items() if ports[1]}
+    fixed_outputs = tuple(name for name in model.outputs if name in initializers)
+    for name, (inputs, outputs) in ports.items():
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
         tensors_read = dict.fromkeys(tensor for node in members[name] for tensor in node_inputs(node))
         constants = {tensor: initializers[tensor] for tensor in tensors_read if tensor in initializers}
         keep_float(members[name], constants, shapes, floats, outputs)
+        if name == next(reversed(ports)):
+            constants |= {tensor: initializers[tensor] for tensor in fixed_outputs}
+            outputs += fixed_outputs  # noqa: PLW2901 - as the component writes them
         proto = empty_like(quantized, name)
         proto.graph.node.extend(members[name])
         proto.graph.initializer.extend(constants.values())
