@@ -151,6 +151,15 @@ def test_an_output_may_be_a_sequence(tmp_path: Path) -> None:
     assert case.proven(parts, case.builder.build({}), tmp_path).identical
 
 
+def test_an_output_may_be_a_constant(tmp_path: Path) -> None:
+    sketch = Sketch(6)
+    stem = sketch.op("Relu", sketch.conv(sketch.input("x", 1, 3, 8, 8), 3, 4))
+    case = tiny(sketch.model(sketch.constant([1.5, 2.5], "anchors"), sketch.conv(stem, 4, 4)), tmp_path)
+    parts = cut(case.model, case.graph, case.builder.build({}), at(0.5)(case.graph))
+    assert ["anchors" in part.outputs for part in parts] == [False, True]
+    assert prove(tmp_path, written(case, parts, tmp_path), case.builder.build({}), case.held_out.samples[:2]).identical
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) -> None:
     case = tiny(TINY[name](), tmp_path)
