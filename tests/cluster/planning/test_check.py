@@ -90,7 +90,7 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "an unknown device": (lambda p: first(p, device="cloud"), "which is not in the cluster"),
     "another device": (lambda p: first(p, device="far"), "."),
     "another precision": (lambda p: first(p, precision="float32"), "."),
-    "no such form": (lambda p: first(p, precision="int8-anchor"), "no soft tail"),
+    "no such form": (lambda p: first(p, precision="int8-anchor"), "no activation behind its anchor"),
     "a crossing left out": (lambda p: replace(p, crossings=p.crossings[1:]), "never reaches far"),
     "a crossing too many": (
         lambda p: replace(p, crossings=(*p.crossings, replace(p.crossings[0], tensor="conv2.0"))),
