@@ -105,7 +105,7 @@ def test_a_manifest_that_points_outside_the_folder_is_refused(folder: Path, form
     secret = folder.parent / piece.file
     secret.write_bytes((folder / piece.file).read_bytes())
     edited(folder, file=form.format(piece.file))
-    with pytest.raises(BadArtifact, match="lies outside the folder"):
+    with pytest.raises(BadArtifact, match="lies outside the directory"):
         read(folder)
 
 
