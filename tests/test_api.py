@@ -120,7 +120,7 @@ def test_a_result_is_exported_without_a_workspace(result: Result, tmp_path: Path
     assert read(tmp_path / "plain").outputs == ("y",)
     (model,) = result.export(tmp_path / "repository", layout="triton").models
     assert (tmp_path / "repository" / model.name / "config.pbtxt").is_file()
-    with pytest.raises(BadOption, match="plain exists and is not an empty folder"):
+    with pytest.raises(BadOption, match="plain exists and is not an empty directory"):
         result.export(tmp_path / "plain")
 
 

@@ -195,7 +195,7 @@ def refusal(path: Path, error: OSError) -> BadArtifact:
     """The error for a failed write to `path`."""
     if error.errno == errno.ENOSPC:
         return BadArtifact(f"{path}: the disk is full: free some space; the previous contents are unchanged")
-    return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder")
+    return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another directory")
 
 
 # The command that makes each kind of artifact.

@@ -159,7 +159,7 @@ def _recover(folder: Path) -> None:
     for subfolder in (*filter(None, FOLDERS), STANDBY):
         for path in (folder / subfolder, *(folder / subfolder).rglob("*")):
             if path.is_symlink() and (path == folder / subfolder or not path.is_file()):
-                raise BadArtifact(f"{path} is a symbolic link: put the folder itself there")
+                raise BadArtifact(f"{path} is a symbolic link: put the directory itself there")
     if (folder / _READY).is_symlink():
         _remove(folder / _READY)
     if (folder / _READY).is_dir():
@@ -232,8 +232,8 @@ def _who(folder: Path) -> str:
     try:
         holder = msgspec.json.decode((folder / _INFO).read_bytes(), type=_Holder)
     except (OSError, msgspec.DecodeError):
-        return f"{folder} is in use by another taglio: wait until it ends, or choose another folder"
+        return f"{folder} is in use by another taglio: wait until it ends, or choose another directory"
     return (
         f"{folder} is in use by process {holder.pid} since {holder.since} ({holder.command}): wait until it ends, or "
-        "choose another folder"
+        "choose another directory"
     )

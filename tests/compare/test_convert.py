@@ -142,4 +142,4 @@ def test_examples_come_from_arrays_on_the_disk_and_in_memory(tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
-    refused(taglio("inspect", tmp_path), tmp_path.name, "is a folder without saved_model.pb and config.json")
+    refused(taglio("inspect", tmp_path), tmp_path.name, "is a directory without saved_model.pb and config.json")

@@ -100,7 +100,7 @@ def test_a_manifest_that_points_outside_the_folder_or_at_one_is_refused(folder: 
     secret = folder.parent / piece.file
     secret.write_bytes((folder / piece.file).read_bytes())
     edited(folder, file=form.format(piece.file))
-    with pytest.raises(BadArtifact, match="lies outside the folder" if "{}" in form else None):
+    with pytest.raises(BadArtifact, match="lies outside the directory" if "{}" in form else None):
         read(folder)
 
 

@@ -168,10 +168,10 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with refused(f"{name} cannot be read .*: use numpy.save or numpy.savez"):
             load(tmp_path / name, [VECTOR])
-    with refused("nothing does not exist: give a folder"):
+    with refused("nothing does not exist: give a directory"):
         load(tmp_path / "nothing", [VECTOR])
     (tmp_path / "a.mat").write_text("1")
-    with refused("a.mat: taglio cannot read this kind of data: give a folder of images, wav files or .npz"):
+    with refused("a.mat: taglio cannot read this kind of data: give a directory of images, wav files or .npz"):
         load(tmp_path / "a.mat", [VECTOR])
 
 

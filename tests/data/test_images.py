@@ -187,10 +187,10 @@ def test_preprocess_may_not_leave_the_input_dtype(tmp_path: Path) -> None:
 
 
 def test_unreadable_pictures_are_named(tmp_path: Path) -> None:
-    with refused("is empty: give a folder of images"):
+    with refused("is empty: give a directory of images"):
         load(tmp_path, [IMAGE])
     (tmp_path / "notes.txt").touch()
-    with refused(r"has no images and no arrays, only 1 other file \(\.txt\): give a folder of images"):
+    with refused(r"has no images and no arrays, only 1 other file \(\.txt\): give a directory of images"):
         load(tmp_path, [IMAGE])
     picture = pictures(tmp_path, 1) / "p00.png"
     for content in (picture.read_bytes()[:70], b"not a picture", b""):

@@ -74,7 +74,9 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     assert (data.names, data.labels is not None and data.labels.tolist()) == (
         ("cat/0.png", "dog/0.png", "dog/1.png"), [0, 1, 1],
     )  # fmt: skip
-    assert data.remarks == ("labels are 2 subfolders, numbered by the order of their names: cat 0, dog 1",)
+    assert data.remarks == (
+        "labels are the names of 2 subdirectories, numbered by the order of their names: cat 0, dog 1",
+    )
 
 
 def test_classes_that_are_numbers_and_those_of_the_model(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_classes_keep_their_numbers_where_samples_are_few_or_batched(tmp_path: P
 
 def test_subfolders_of_two_kinds_are_refused(tmp_path: Path) -> None:
     sound(pictures(tmp_path, a=1) / "b" / "x.wav", np.arange(9))
-    with refused("subfolders of .* have images and sounds: give a folder of one kind"):
+    with refused("subdirectories of .* have images and sounds: give a directory of one kind"):
         load(tmp_path, [IMAGE])
 
 

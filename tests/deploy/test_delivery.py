@@ -97,7 +97,7 @@ def test_a_changed_file_is_named(delivery: Delivery) -> None:
     with (delivery.folder / name).open("ab") as file:
         file.write(b"\0")
     ended = delivery.verify()
-    assert (ended.returncode, ended.stdout) == (BROKEN, f"changed or missing: {name}: copy the folder again\n")
+    assert (ended.returncode, ended.stdout) == (BROKEN, f"changed or missing: {name}: copy the directory again\n")
 
 
 def test_other_answers_are_measured(delivery: Delivery) -> None:

@@ -42,7 +42,7 @@ def test_a_folder_with_files_is_refused_and_an_empty_one_is_filled(layout: str, 
     target = tmp_path / "deep" / "out"
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("")
-    with pytest.raises(BadOption, match="out exists and is not an empty folder: give a new one, or remove it"):
+    with pytest.raises(BadOption, match="out exists and is not an empty directory: give a new one, or remove it"):
         exported(delivery.folder, target, layout)
     (target / "mine.txt").unlink()
     exported(delivery.folder, target, layout)
@@ -73,7 +73,7 @@ def test_nothing_outside_the_folder_is_exported(delivery: Delivery) -> None:
     described = json.loads(manifest.read_text())
     described["sha256"]["../secret"] = weights.sha256(delivery.folder.parent / "secret")
     manifest.write_text(json.dumps(described))
-    with pytest.raises(BadArtifact, match=r"file \.\./secret lies outside the folder"):
+    with pytest.raises(BadArtifact, match=r"file \.\./secret lies outside the directory"):
         read(delivery.folder)
 
 
@@ -126,7 +126,7 @@ def test_the_command_line_exports_and_refuses_in_one_line(tmp_path: Path) -> Non
     assert (ran.code, ran.err) == (0, "")
     line = " ".join(ran.out.split())
     assert "1 model for triton; opened as the server opens it, its answers to 1 input are identical to" in line
-    refused(taglio("export", folder, tmp_path / "out"), "out exists and is not an empty folder: give a new one")
+    refused(taglio("export", folder, tmp_path / "out"), "out exists and is not an empty directory: give a new one")
     ran = taglio("export", folder, tmp_path / "copy", "--json")
     assert ran.json()["layout"] == "plain"
 

@@ -105,9 +105,9 @@ def changed(path: Path, key: str, value: str) -> Path:
     ("key", "value", "said"),
     [
         ("location", "absent.bin", "No such file"),
-        ("location", "../weights.bin", "not in the model's folder"),
-        ("location", "/etc/passwd", "not in the model's folder"),
-        ("location", "", "not in the model's folder"),
+        ("location", "../weights.bin", "not in the model's directory"),
+        ("location", "/etc/passwd", "not in the model's directory"),
+        ("location", "", "not in the model's directory"),
         ("length", "7", "has 7 bytes; its shape needs 36,864"),
         ("length", "many", "invalid literal"),
         ("offset", "99999999", "ends at"),

@@ -56,7 +56,7 @@ def batched() -> onnx.ModelProto:
 
 def test_what_is_no_file_of_a_model_is_refused(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "absent.onnx")
-    assert "is a folder" in refusal(tmp_path)
+    assert "is a directory" in refusal(tmp_path)
     path = tmp_path / "model.onnx"
     for content, words in ((b"", "is empty (0 bytes)"), (b"a shopping list, not a model", "not an ONNX file")):
         path.write_bytes(content)

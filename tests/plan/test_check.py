@@ -61,7 +61,7 @@ def slower(plan: Plan) -> Plan:
         (slower, "the plan takes"),
         (in_form("conv0", "float32"), "move3 moves conv0.0 but changes its type"),
         (in_form("join1", "float32"), "join1 is float32 between int8 blocks"),
-        (in_form("conv2", "int8-anchor"), "conv2 has no form int8-anchor: no soft tail"),
+        (in_form("conv2", "int8-anchor"), "conv2 has no form int8-anchor: it has no activation behind its anchor"),
         (in_form("conv2", "int9"), "conv2 has no form int9: unknown"),
         (in_form("refused4", "int8"), "refused4 has no form int8: no int8 kernel"),
         (limited(Limits(None, float_blocks=("conv2",))), "conv2 is pinned to float"),

@@ -79,7 +79,7 @@ def test_blocks_with_a_constant_matrix_have_the_form(
     fitting = [block.kind for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
     assert fitting == ["MatMul+Relu", "Gemm", "Gemm"]
     small = graph.blocks[-1].name
-    with pytest.raises(CannotQuantize, match="no int8-weights form: no constant matrix"):
+    with pytest.raises(CannotQuantize, match="no int8-weights form: it has no constant matrix"):
         builder.build({small: UNCALIBRATED["w8"]})
 
 

@@ -105,7 +105,8 @@ def test_report_prints_the_tables(copy: Path, capsys: pytest.CaptureFixture[str]
         "Profile", "Plan", "Run", "Result",
     ]  # fmt: skip
     assert "/classify/Gemm" in out
-    assert "missing: error.json is not in this folder: optimize omits it if no plan could be faster than float." in out
+    reason = "optimize omits it if no plan could be faster than float."
+    assert f"missing: error.json is not in this directory: {reason}" in out
     assert f"To make it: taglio error {copy}" in out
     assert "pareto" not in out  # nobody asked for a cluster
     assert f"wrote {copy / 'report.html'}" in out

@@ -98,8 +98,8 @@ def as_onnx(
         return Converted(model, form, "")
     if not form:
         raise BadModel(
-            f"{model}: give an .onnx, .ort, .keras, .h5, .tflite or .pt2 file, a SavedModel folder, a Hugging Face "
-            "model folder, or a PyTorch module:function"
+            f"{model}: give an .onnx, .ort, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or "
+            "of a Hugging Face model, or a PyTorch module:function"
         )
     if form != "torch" and not model.exists():
         raise BadModel(f"{model}: no such file: give the path of a model")

@@ -104,7 +104,7 @@ class Manifest:
         available = set(self.inputs)
         for piece in self.pieces:
             require(piece.runtime in RUNTIMES, f"component {piece.name} is for the unknown runtime {piece.runtime}")
-            require(Path(piece.file).name == piece.file, f"component file {piece.file} lies outside the folder")
+            require(Path(piece.file).name == piece.file, f"component file {piece.file} lies outside the directory")
             missing = [port.name for port in piece.inputs if port.name not in available]
             require(not missing, f"component {piece.name} reads {', '.join(missing[:1])}, which none before it writes")
             available |= {port.name for port in piece.outputs}

@@ -231,7 +231,7 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
         producer = tensor_of[tensor].producer if tensor in tensor_of else None
         if producer is None:
             raise BadOption(
-                f'`cuts` "{tensor}": no block writes this tensor: taglio inspect MODEL --json lists the tensors'
+                f'`cuts` "{tensor}": no block writes this tensor: the JSON of taglio inspect lists the tensors'
             )
         behind = {producer}
         for block in reversed(graph.blocks):  # everything the producer needs stays before the cut

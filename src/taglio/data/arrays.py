@@ -294,7 +294,7 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
         raise BadData(f"{what}: fractions would be lost, so save whole numbers of {target}")
     if source == np.uint8 and target.kind == "f" and array.ndim >= 3:
         fix = f"convert them as in training, e.g. (array / 255).astype({target.name!r})"
-        raise BadData(f"{what}: raw pixels need preprocessing, so {fix}, or give a folder of images")
+        raise BadData(f"{what}: raw pixels need preprocessing, so {fix}, or give a directory of images")
     with np.errstate(all="ignore"):
         converted = np.ascontiguousarray(array.astype(target, copy=False)).reshape(array.shape)
         # Compared both ways: int8 -1 survives a round trip through uint8, and int64 is wider than float64.

@@ -19,7 +19,7 @@ from taglio.errors import BadData, plural
 
 _ARRAYS = (".npz", ".npy")
 _KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
-_GIVE = "give a folder of images, wav files or .npz, an .npy or .npz, texts (.txt, .csv), or a saved dataset"
+_GIVE = "give a directory of images, wav files or .npz, an .npy or .npz, texts (.txt, .csv), or a saved dataset"
 _CLASSES_SHOWN = 4
 # Pictures that are left out, with a remark, if they lie among images.
 _UNREAD = (".tif", ".tiff", ".gif", ".heic", ".avif", ".jp2")
@@ -88,7 +88,7 @@ def _files(path: Path) -> tuple[str, list[Path]]:
     nonempty = {kind: paths for kind, paths in files_of.items() if paths}
     if len(nonempty) > 1:
         content = " and ".join(plural(len(paths), kind.removesuffix("s")) for kind, paths in nonempty.items())
-        raise BadData(f"{path} has {content}: give a folder of one kind")
+        raise BadData(f"{path} has {content}: give a directory of one kind")
     return next(iter(nonempty.items()), ("", []))
 
 
@@ -107,14 +107,14 @@ def _in_classes(path: Path, near: Beside) -> SourceItems | None:
     if not kinds or "arrays" in kinds:
         return None
     if len(kinds) > 1:
-        raise BadData(f"the subfolders of {path} have {' and '.join(sorted(kinds))}: give a folder of one kind")
+        raise BadData(f"the subdirectories of {path} have {' and '.join(sorted(kinds))}: give a directory of one kind")
     classes = [folder.name for folder in folders]
     numbers, source = class_numbers(classes, near)
     labels = [number for number, (_, files) in zip(numbers, contents, strict=True) for _ in files]
     values = [file for _, files in contents for file in files]
     shown = ", ".join(f"{name} {number}" for name, number in [*zip(classes, numbers, strict=True)][:_CLASSES_SHOWN])
     more = ", ..." if len(classes) > _CLASSES_SHOWN else ""
-    remark = f"labels are {plural(len(classes), 'subfolder')}, numbered by {source}: {shown}{more}"
+    remark = f"labels are the names of {len(classes)} subdirectories, numbered by {source}: {shown}{more}"
     names = [f"{file.parent.name}/{file.name}" for file in values]
     return SourceItems(names, values, np.array(labels), (remark,))
 

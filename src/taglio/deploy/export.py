@@ -114,7 +114,7 @@ def export(
 def _appearing(target: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `target` at the end, or vanishes if an error ends the export."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise BadOption(f"{target} exists and is not an empty folder: give a new one, or remove it")
+        raise BadOption(f"{target} exists and is not an empty directory: give a new one, or remove it")
     draft = target.with_name(f".{target.name}.taglio-{secrets.token_hex(4)}")
     missing = [folder for folder in target.parents if not folder.exists()]  # innermost first
     try:

@@ -96,7 +96,7 @@ def described(folder: Path) -> DeliveredModel:
     named = {*manifest.sha256, *(file for part in manifest.components for file in (part.model, part.settings))}
     for name in sorted(named):  # the folder may come from someone else: nothing outside it is read
         if Path(name).name != name:
-            raise BadArtifact(f"{path}: file {name} lies outside the folder: {_AGAIN}")
+            raise BadArtifact(f"{path}: file {name} lies outside the directory: {_AGAIN}")
         if name not in manifest.sha256:
             raise BadArtifact(f"{path}: file {name} has no hash: {_AGAIN}")
     return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256, manifest.way)

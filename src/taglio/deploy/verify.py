@@ -1,14 +1,14 @@
-"""Run the model of this folder on its samples and compare the answers with those expected.
+"""Run the model of this directory on its samples and compare the answers with those expected.
 
 Needs Python, NumPy and the runtime that deploy.json names, nothing else. To use the model in a program of your own:
 
     from verify import DeployedModel
-    outputs = DeployedModel("path/of/this/folder").run({"input": array})
+    outputs = DeployedModel("path/of/this/directory").run({"input": array})
 
 To answer many requests in the way that deploy.json names:
 
     from verify import Callers
-    with Callers("path/of/this/folder") as callers:
+    with Callers("path/of/this/directory") as callers:
         answers = [callers.submit(feed) for feed in requests]
         outputs = answers[0].result()
 
@@ -170,7 +170,7 @@ def changed_files(folder: Path) -> list[str]:
     hashes = manifest["sha256"]
     unknown = {part[kind] for part in manifest["components"] for kind in ("model", "settings")} - set(hashes)
     if unknown:
-        raise Changed(f"{MANIFEST} has no hash of {', '.join(sorted(unknown))}: copy the folder again")
+        raise Changed(f"{MANIFEST} has no hash of {', '.join(sorted(unknown))}: copy the directory again")
     return [name for name, delivered in hashes.items() if _sha256(folder / name) != delivered]
 
 
@@ -182,7 +182,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         required = ("runtime", "model", "settings", "inputs", "outputs")
         parts = [{**part, **{name: part[name] for name in required}} for part in manifest["components"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Changed(f"{MANIFEST} is damaged ({type(error).__name__}: {error}): copy the folder again") from None
+        raise Changed(f"{MANIFEST} is damaged ({type(error).__name__}: {error}): copy the directory again") from None
     return {**fields, "components": parts}
 
 
@@ -283,7 +283,7 @@ def _check(folder: Path, samples: Path) -> tuple[list[str], float | None]:
     """The differences, one line each, and the largest distance of an answer (None if nothing was run)."""
     changed = changed_files(folder)
     if changed:
-        return [f"changed or missing: {', '.join(changed)}: copy the folder again"], None
+        return [f"changed or missing: {', '.join(changed)}: copy the directory again"], None
     model, worst, problems = DeployedModel(folder), 0.0, []
     for number, sample in enumerate(json.loads((samples / SAMPLES).read_text())):
         answers = model.run({name: load_array(samples / file) for name, file in sample["inputs"].items()})
@@ -307,8 +307,8 @@ def _peak_bytes() -> int | None:
 
 def main() -> int:
     """Check the folder of this file as the command line asks; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Compare this folder's model with the answers delivered beside it.")
-    parser.add_argument("--samples", type=Path, help="a folder of other samples (default: samples/ beside this file)")
+    parser = argparse.ArgumentParser(description="Compare this directory's model with the answers delivered beside it.")
+    parser.add_argument("--samples", type=Path, help="directory of other samples (default: samples/ beside this file)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     folder = Path(__file__).resolve().parent

@@ -76,7 +76,7 @@ class Block:
 
     `operators` are ONNX node names in execution order; `inputs` and `outputs` are activation tensors; `weights`
     are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
-    anchor followed by an activation that is not free in int8, such as x·sigmoid(x): such a block also has the form
+    anchor with an activation behind it that costs time in int8, such as x·sigmoid(x): such a block also has the form
     `int8-anchor`. `matrix` marks a product with a constant matrix, which also has the forms of
     `quantize/uncalibrated.py`; `recurrent` an LSTM that has `int8-dynamic`, and no int8 form; `blockwise_bits` are
     those of the weights of a MatMulNBits that multiplies in float32, which has the form that multiplies in int8.

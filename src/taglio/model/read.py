@@ -33,7 +33,7 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
         raise BadModel(f"{path}: no such file: give the path of a model") from None
     except IsADirectoryError:
         raise BadModel(
-            f"{path}: is a folder without saved_model.pb and config.json: give a model's folder, or an .onnx file"
+            f"{path}: is a directory without saved_model.pb and config.json: give a model's directory, or an .onnx file"
         ) from None
     except OSError as error:
         raise BadModel(f"{path}: cannot be read ({error.strerror}): give the path of an .onnx file") from None
@@ -66,7 +66,7 @@ def _find(path: Path, tensor: TensorProto) -> None:
     hold its bytes."""
     location, offset, length = weights.place(tensor)
     if not location or Path(location).is_absolute() or ".." in Path(location).parts:
-        raise ValueError(f"{tensor.name} refers to {location!r}, which is not in the model's folder")
+        raise ValueError(f"{tensor.name} refers to {location!r}, which is not in the model's directory")
     file = (path.parent / location).resolve()
     expected, size = weights.stored_bytes(tensor.data_type, tensor.dims), file.stat().st_size
     if length != expected:

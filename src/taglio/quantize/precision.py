@@ -1,4 +1,4 @@
-"""The precisions a block may take, and the assignment of one to each block."""
+"""The forms that a block may have, and the assignment of one to each block. Builds no graph."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -73,7 +73,8 @@ class Precision:
             return ""
         if self.form == "bfloat16":
             return "it writes no float32, only moves values, or holds a graph of its own"
-        return block.refusal or ("no constant matrix of at least 32 by 32" if self.uncalibrated else "no soft tail")
+        lacking = "constant matrix of at least 32 by 32" if self.uncalibrated else "activation behind its anchor"
+        return block.refusal or f"it has no {lacking}"
 
 
 FLOAT32 = Precision("float32", None, "float")

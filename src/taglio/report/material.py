@@ -94,7 +94,7 @@ def gather(folder: Path) -> Material:
     outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o", current)
     error = reader.artifact(workspace.ERROR, ErrorModel, "error")
     if error is None and outcome is not None:
-        reason = "error.json is not in this folder: optimize omits it if no plan could be faster than float."
+        reason = "error.json is not in this directory: optimize omits it if no plan could be faster than float."
         reader.absent[workspace.ERROR] = _absent(folder, reason, "error")
     for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
         if value is not None:
@@ -120,7 +120,7 @@ class _ArtifactReader:
 
     def artifact(self, kind: str, expected: type[T], command: str, plan_sha256: str = "") -> T | None:
         """The artifact; None if it is missing, or of another plan than `plan_sha256`."""
-        path, reason = self._folder / f"{kind}.json", f"{kind}.json is not in this folder."
+        path, reason = self._folder / f"{kind}.json", f"{kind}.json is not in this directory."
         if path.exists():
             value = artifact.load(path, kind, expected, model_sha256=self._sha256)
             if not plan_sha256 or getattr(value, "plan_sha256", plan_sha256) == plan_sha256:
@@ -134,7 +134,7 @@ class _ArtifactReader:
         folder = self._folder / workspace.COMPONENTS
         if (folder / MANIFEST).exists():
             return read(folder, model_sha256=self._sha256)
-        reason = f"{workspace.COMPONENTS}/{MANIFEST} is not in this folder."
+        reason = f"{workspace.COMPONENTS}/{MANIFEST} is not in this directory."
         self.absent["manifest"] = _absent(self._folder, reason, "build")
         return None
 

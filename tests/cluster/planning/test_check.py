@@ -94,7 +94,7 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "a block left out": (lambda p: replace(p, placements=p.placements[1:]), "places 2 blocks of 3"),
     "an unknown device": (lambda p: first(p, device="cloud"), "which is not in the cluster"),
     "another device": (lambda p: first(p, device="far"), "x never reaches far"),
-    "no such form": (lambda p: first(p, precision="int8-anchor"), "no soft tail"),
+    "no such form": (lambda p: first(p, precision="int8-anchor"), "no activation behind its anchor"),
     "a crossing left out": (lambda p: replace(p, crossings=p.crossings[1:]), "never reaches far"),
     "a crossing too many": (
         lambda p: replace(p, crossings=(*p.crossings, replace(p.crossings[0], tensor="conv2.0"))),
