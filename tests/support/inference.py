@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from email.message import Message
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def request(feed: Mapping[str, np.ndarray], **parameters: Any) -> tuple[bytes, d
     return b"".join((head, *(array.tobytes() for array in feed.values()))), {HEADER: str(len(head))}
 
 
-def answer(body: bytes, headers: Mapping[str, str]) -> dict[str, np.ndarray]:
+def answer(body: bytes, headers: Mapping[str, str] | Message) -> dict[str, np.ndarray]:
     """The outputs of an answer."""
     at = int(headers[HEADER])
     outputs = {}
