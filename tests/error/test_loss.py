@@ -59,21 +59,16 @@ def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "argument", "value", "fix"),
     [
-        (RELATIVE_L2, "max_error", -0.1, "give a finite number of at least 0"),
         (RELATIVE_L2, "max_error", 5.0, "for 5 % give 0.05"),
         (RELATIVE_L2, "min_score", 0.99, "smaller is better): give `max_error`"),
         (RELATIVE_L2, "max_drop", 0.01, "give `max_error` 0.01"),
         (COSINE, "max_error", float("nan"), "give a finite number"),
         (COSINE, "max_error", 0.999, "a similarity of at least 0.999 give 0.001"),
-        (COSINE, "min_score", 0.999, "give `max_error` 0.001"),
         (SQNR, "max_error", 30.0, "give `min_score` 30 for the least decibels"),
-        (SQNR, "max_drop", 1.0, "give `min_score` in dB"),
         (TOP1, "max_error", 0.01, "top1 is a score, not an error: give `max_drop` 0.01"),
         (TOP1, "max_error", 0.99, "top1 is a score, not an error: give `min_score` 0.99"),
-        (TOP1, "min_score", 99.0, "for 99 % give 0.99"),
         (TOP1, "min_score", 0.01, "give `max_drop` 0.01 if it is how much worse"),
         (TOP1, "max_drop", 0.99, "`min_score` 0.99 for the worst value"),
-        (TOP1, "max_drop", -0.01, "give a finite number of at least 0"),
     ],
 )
 def test_a_limit_that_does_not_suit_its_metric_is_refused_with_the_right_spelling(
@@ -155,9 +150,6 @@ def test_what_is_no_metric_is_refused(text: str, message: str) -> None:
     ("name", "argument", "bound", "loss"),
     [
         ("top1", "min_score", 0.99, 0.01),
-        ("top1", "max_drop", 0.01, 0.01),
-        ("ctc", "min_score", 0.5, 0.5),
-        ("ctc", "max_drop", 0.5, 0.5),
         ("detection:iou=0.6", "min_score", 1.0, 0.0),
         ("r2", "max_drop", 0.02, 0.02),
     ],

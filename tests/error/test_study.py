@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from taglio.error.combine import Measured, fit_model
-from taglio.error.loss import RELATIVE
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, measure, picked_subsets, random_subsets
@@ -98,37 +97,6 @@ def test_the_upper_end_is_higher_where_few_of_many_inputs_were_studied(network: 
     assert 0.0 <= upper < fitted(network, few, known).upper_log < upper + 0.5
     one = replace(known, subset_readings=[replace(each, spread=inf) for each in known.subset_readings])
     assert fitted(network, few, one).upper_log >= log(2.0)
-
-
-def test_nothing_quantised_is_no_error_and_the_upper_end_is_not_below_the_middle(
-    network: Case, model: ErrorModel, unseen: list[dict[str, Precision]]
-) -> None:
-    assert model.predict(network.graph, {}) == 0.0 == model.upper(0.0)
-    for each in unseen[:5]:
-        assert 0.0 < model.predict(network.graph, each) <= model.upper(model.predict(network.graph, each))
-
-
-def test_blocks_alone_are_predicted_as_measured(network: Case, model: ErrorModel) -> None:
-    predicted = [model.predict(network.graph, {each.block: INT8}) for each in model.alone if each.precision == "int8"]
-    measured = [each.error for each in model.alone if each.precision == "int8"]
-    assert np.corrcoef(ranks(predicted), ranks(measured))[0, 1] > 0.85
-
-
-def test_it_says_what_it_was_made_from(network: Case, meter: ErrorMeter, model: ErrorModel) -> None:
-    able = {block.name: block for block in network.graph.candidates() if not block.movement}
-    assert (model.model_sha256, model.data_sha256) == (network.model.sha256, network.held_out.sha256)
-    assert (model.scheme, model.metric, model.confidence) == (DEFAULT_SCHEME, RELATIVE, 0.9)
-    assert model.samples == meter.samples == 6
-    assert len(model.subsets) == 48 and model.evaluations == len(model.alone) + 48
-    assert {each.block for each in model.alone} == set(able)
-    (output,) = model.outputs
-    assert output.output == "logits" and 0.3 <= output.exponent <= 1.5
-    assert {(each.block, each.precision) for each in output.blocks} == {
-        (name, p.name) for name, block in able.items() for p in CHOICES[1:] if p.fits(block)
-    }
-    assert all(each.own >= 0.0 for each in output.blocks) and all(each.noise >= 0.0 for each in output.edges)
-    for subset in model.subsets:
-        assert subset.error >= 0.0 and subset.predicted >= 0.0
 
 
 def test_the_held_back_predictions_are_not_the_fits_own(network: Case, model: ErrorModel) -> None:

@@ -22,8 +22,7 @@ def below(truth: float, probability: float, inputs: int, draw: Draw) -> float:
     return float(np.mean([end is None or end >= truth for end in ends]))
 
 
-@pytest.mark.parametrize("inputs", [8, 16, 48])
-@pytest.mark.parametrize("spread", [0.3, 0.8, 1.5])
+@pytest.mark.parametrize(("inputs", "spread"), [(8, 1.5), (16, 0.3), (48, 0.8)])
 def test_it_covers_log_normal_errors(inputs: int, spread: float) -> None:
     """Student's t on the squares covers 64 % with eight inputs that are spread by 1.5."""
 
@@ -36,7 +35,7 @@ def test_it_covers_log_normal_errors(inputs: int, spread: float) -> None:
     assert below(truth, 0.05, inputs, draw) <= 0.07
 
 
-@pytest.mark.parametrize("inputs", [8, 16, 48])
+@pytest.mark.parametrize("inputs", [8, 48])
 def test_it_covers_errors_of_inputs_of_different_size_and_exact_ones(inputs: int) -> None:
     def sizes(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
         references = rng.lognormal(0.0, 1.0, count)
@@ -50,7 +49,7 @@ def test_it_covers_errors_of_inputs_of_different_size_and_exact_ones(inputs: int
 
 
 @pytest.mark.parametrize("name", recorded())
-@pytest.mark.parametrize("inputs", [8, 16, 24])
+@pytest.mark.parametrize("inputs", [8, 24])
 def test_it_covers_recorded_errors(name: str, inputs: int) -> None:
     """Few inputs of the face detector often hold none of those that change four times as much as the others."""
     squares, references = recorded()[name]

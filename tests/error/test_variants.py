@@ -9,7 +9,7 @@ from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.errors import BadOption
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME, parse_scheme
-from taglio.runtimes.onnxruntime import SessionOptions, providers_for
+from taglio.runtimes.onnxruntime import SessionOptions
 from tests.components.cases import ANCHOR, INT8, Case, digits, outputs
 
 SYMMETRIC = Precision("int8-sym", parse_scheme("qdq-u8s8-sym-pt"), "whole")
@@ -77,11 +77,3 @@ def test_a_tensor_may_travel_as_int8_between_float_blocks(
         assert distance(network, switchable, {}, [name]) < 1e-5
     with pytest.raises(BadOption, match="tensor nothing has no wire switch"):
         switchable.run({}, sample, ["nothing"])
-
-
-def test_the_cpu_is_always_there_and_a_gpu_that_is_not_is_said() -> None:
-    assert providers_for("cpu") == ("CPUExecutionProvider",)
-    assert providers_for("auto")[-1] == "CPUExecutionProvider"
-    if "CUDAExecutionProvider" not in providers_for("auto"):
-        with pytest.raises(BadOption, match=r"this ONNX Runtime offers .*CPU.*: install onnxruntime-gpu"):
-            providers_for("cuda")

@@ -30,12 +30,9 @@ def test_parameters_are_read_and_defaults_kept() -> None:
     ("text", "message"),
     [
         ("detect", 'metric "detect" is not one of top1, tokens'),
-        ("detection:iou", "iou must be a number, such as iou=0.5"),
         ("detection:x=1", '"x=1" is not a parameter: its parameters are iou=0.5, score=0.25'),
         ("detection:iou=1.5", "iou=1.5 must lie between 0 and 1"),
-        ("ctc:blank=first", "blank must be a number"),
         ("recall:k=1.5", "k=1.5 must be a whole number of at least 1"),
-        ("r2:k=1", "it has no parameters"),
     ],
 )
 def test_what_is_unknown_is_refused_with_what_there_is(text: str, message: str) -> None:
@@ -48,10 +45,7 @@ def test_what_is_unknown_is_refused_with_what_there_is(text: str, message: str) 
     [
         ("ctc", True),
         ("ctc:blank=1", True),
-        ("ctc:blank", True),
         ("ctc:my_function", False),
-        ("ctc:x=1", True),
-        ("own:f", False),
         ("psnr", False),
     ],
 )
