@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto
 from onnxruntime.quantization.quant_utils import (
@@ -38,7 +38,6 @@ WEIGHT_SCHEMES = [
 
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric"])
 @pytest.mark.parametrize("kind", ["u8", "s8"])
-@settings(deadline=None)
 @given(low_high=RANGES)
 def test_an_activation_has_onnx_runtimes_scale_and_zero_point(
     kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]
@@ -53,7 +52,6 @@ def test_an_activation_has_onnx_runtimes_scale_and_zero_point(
     assert ours.zero_point.dtype == (np.uint8 if kind == "u8" else np.int8)
 
 
-@settings(deadline=None)
 @given(low_high=RANGES)
 def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high: tuple[float, float]) -> None:
     # ONNX Runtime divides the dominant end by the 128 or 127 steps it has, our symmetric formula both by 127.5.
@@ -67,7 +65,6 @@ def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high: tuple[flo
 
 @pytest.mark.parametrize("kind", ["u8", "s8"])
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric", "restricted"])
-@settings(deadline=None)
 @given(low_high=RANGES)
 def test_the_range_is_covered_and_zero_is_exact(
     kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]
@@ -86,14 +83,9 @@ def test_the_range_is_covered_and_zero_is_exact(
     ("kind", "symmetry", "low_high", "zero_point", "at_minimum"),
     [
         ("u8", "asymmetric", (0.0, 6.0), 0, True),
-        ("u8", "asymmetric", (-1.0, 3.0), 64, False),
-        ("u8", "symmetric", (0.0, 6.0), 128, False),
         ("u8", "restricted", (0.0, 6.0), 0, True),
         ("u8", "restricted", (-1e-6, 6.0), 128, False),
         ("s8", "asymmetric", (0.0, 6.0), -128, True),
-        ("s8", "symmetric", (-2.0, 6.0), 0, False),
-        ("s8", "restricted", (0.0, 6.0), -128, True),
-        ("s8", "restricted", (-2.0, 6.0), 0, False),
         ("u8", "asymmetric", (2.0, 6.0), 0, True),
         ("u8", "asymmetric", (-6.0, -2.0), 255, False),
     ],
@@ -115,7 +107,6 @@ def test_a_tensor_that_is_always_zero_stays_zero(kind: ActivationType, symmetry:
     assert (stored == parameters.zero_point).all()
 
 
-@settings(deadline=None)
 @given(low_high=RANGES, values=st.lists(VALUES, min_size=1, max_size=8))
 def test_constants_are_stored_as_onnx_runtime_stores_them(low_high: tuple[float, float], values: Any) -> None:
     parameters = activation_parameters(*low_high, Scheme())
@@ -126,7 +117,6 @@ def test_constants_are_stored_as_onnx_runtime_stores_them(low_high: tuple[float,
 
 
 @pytest.mark.parametrize("scheme", WEIGHT_SCHEMES, ids=str)
-@settings(deadline=None)
 @given(values=WEIGHTS)
 def test_weights_are_onnx_runtimes_per_channel_and_per_tensor(scheme: Scheme, values: Any) -> None:
     ours = quantize_weight(values, scheme, axis=0)
@@ -158,16 +148,6 @@ def test_the_axis_gets_one_scale_an_entry(axis: int) -> None:
     assert weight.axis == axis
 
 
-def test_a_dead_channel_leaves_the_others_alone() -> None:
-    values = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
-    values[1] = 0.0
-    weight = quantize_weight(values, Scheme(), axis=0)
-    assert weight.scale[1] == 1.0
-    assert (weight.values[1] == 0).all()
-    alone = quantize_weight(values[[0, 2]], Scheme(), axis=0)
-    np.testing.assert_array_equal(weight.values[[0, 2]], alone.values)
-
-
 def test_a_huge_bias_widens_only_the_scales_that_need_it() -> None:
     # An int32 bias has scale_in × scale_weight as its scale: minimum_scale is what keeps bias / that within int32.
     values = np.array([[1e-6, -1e-6], [0.5, -0.25]], np.float32)
@@ -177,17 +157,3 @@ def test_a_huge_bias_widens_only_the_scales_that_need_it() -> None:
     assert (weight.values[0] == 0).all()
     assert weight.scale[1] == np.float32(0.5 / 127)
     assert quantize_weight(values, Scheme(), None, minimum_scale=1.0).scale == 1.0
-
-
-def test_reduced_range_keeps_a_bit_free() -> None:
-    values = np.random.default_rng(2).standard_normal((8, 32)).astype(np.float32)
-    signed = quantize_weight(values, Scheme(reduced_range=True), axis=0).values
-    assert (signed.min(), signed.max()) == (-64, 64)
-    unsigned = quantize_weight(values, Scheme(weight="u8", weight_symmetric=False, reduced_range=True), axis=0).values
-    assert (unsigned.min(), unsigned.max()) == (0, 127)
-
-
-def test_the_source_is_not_written_to() -> None:
-    values = np.ones((2, 3), np.float32)
-    quantize_weight(values, Scheme(), axis=0)
-    assert (values == 1.0).all()

@@ -136,9 +136,3 @@ def test_a_float_model_that_does_not_run_is_the_users_to_hear_of(tmp_path: Path)
     wrong = {"x": np.zeros((1, 5, 8, 8), np.float32)}
     with pytest.raises(BadData):
         unusable(model, graphs.build(model), ranges, exact(), wrong, ONE_THREAD)
-
-
-def test_every_int8_block_is_tried_with_its_kernels(tmp_path: Path) -> None:
-    """What is left loads and runs at every level of optimisation."""
-    case, _ = tried(loaded(conv_relu_chain(), tmp_path))
-    assert case.quantized(whole(case.graph, exact()))

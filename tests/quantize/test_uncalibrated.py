@@ -228,13 +228,6 @@ def test_pins_know_that_an_lstm_has_one_form(tmp_path: Path) -> None:
         pinned(graph, 0.01, [], ["lstm*"])
 
 
-def test_a_scheme_names_its_forms() -> None:
-    scheme = parse_scheme("qdq-u8s8-asym-pc-w4-dyn-w8")
-    assert scheme.uncalibrated == ("w8", "dyn", "w4")
-    assert parse_scheme(str(scheme)) == scheme
-    assert scheme.calibration == Scheme().calibration
-
-
 def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:
     wide = parse_scheme("qdq-u8s8-asym-pc-w8-dyn-w4")
     assert wide.may_saturate and not wide.narrow.may_saturate
