@@ -1,61 +1,44 @@
 """Layers alone: every block is timed, the numbers of each sub-model, and speed-ups."""
 
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
-from taglio.data.files import load as load_data
-from taglio.embedded import digits_data
-from taglio.errors import MeasurementFailed
-from taglio.model.graph import Graph, build
+from taglio.model.graph import build
 from taglio.model.inputs import random_feed
-from taglio.model.load import Model, load
 from taglio.profile.layerwise import LayerCutter, layer_times, speedups
 from taglio.quantize.precision import FLOAT32, precisions
 from taglio.quantize.qdq import QdqBuilder
-from taglio.quantize.ranges import Ranges, calibrate
+from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from tests.models import digits_model, loaded, parsed
+from tests.components.cases import Case, digits
+from tests.models import loaded, parsed
 
 ONE = SessionOptions(threads=1)
 SCHEME = parse_scheme("u8s8-asym-pc-rr")  # as exact on every processor
 CHOICES = precisions(SCHEME)
-_, INT8, ANCHOR = CHOICES
+INT8 = CHOICES[1]
 
 Tensors = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return load(digits_model())
+def network() -> Case:
+    return digits()
 
 
 @pytest.fixture(scope="module")
-def graph(model: Model) -> Graph:
-    return build(model)
+def cutter(network: Case) -> LayerCutter:
+    return LayerCutter(network.builder, network.graph)
 
 
 @pytest.fixture(scope="module")
-def builder(model: Model, graph: Graph) -> QdqBuilder:
-    data = load_data(digits_data(), model.inputs, limit=4)
-    return QdqBuilder(model, graph, {"minmax": calibrate(model, data, "minmax")})
-
-
-@pytest.fixture(scope="module")
-def cutter(model: Model, builder: QdqBuilder) -> LayerCutter:
-    return LayerCutter(builder, build(model))
-
-
-@pytest.fixture(scope="module")
-def tensors(model: Model, graph: Graph) -> Tensors:
+def tensors(network: Case) -> Tensors:
     """Every tensor between blocks, as the whole float model computes it on one held-out image."""
-    feed = load_data(digits_data(), model.inputs, limit=2).samples[1]
+    model, graph, feed = network.model, network.graph, network.held_out.samples[0]
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     names = [tensor.name for tensor in graph.tensors if tensor.name not in feed]
@@ -69,16 +52,9 @@ def run(proto: onnx.ModelProto, tensors: Tensors) -> list[np.ndarray]:
     return [np.asarray(value) for value in open_session(proto, ONE).run(None, feed)]
 
 
-def kinds(proto: onnx.ModelProto) -> Counter[str]:
-    return Counter(node.op_type for node in proto.graph.node)
-
-
-def types(values: Iterable[onnx.ValueInfoProto]) -> list[str]:
-    return [helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name for value in values]
-
-
-def test_every_block_is_timed_in_every_form_it_has(model: Model, graph: Graph, builder: QdqBuilder) -> None:
-    times = layer_times(builder, graph, CHOICES, ONE, random_feed(model.inputs, 0))
+def test_every_block_is_timed_in_every_form_it_has(network: Case) -> None:
+    graph = network.graph
+    times = layer_times(network.builder, graph, CHOICES, ONE, random_feed(network.model.inputs, 0))
 
     expected = {
         (block.name, precision.name) for block in graph.blocks for precision in CHOICES if precision.fits(block)
@@ -90,44 +66,22 @@ def test_every_block_is_timed_in_every_form_it_has(model: Model, graph: Graph, b
     assert all(seconds > 0.0 for seconds in times.values())
 
 
-def test_an_int8_layer_begins_and_ends_with_its_quantizers(graph: Graph, cutter: LayerCutter) -> None:
-    for block in graph.candidates():
-        layer = cutter.layer(block, INT8)
-        assert types(layer.graph.input) == ["float32"] * len(block.inputs), block.name
-        assert types(layer.graph.output) == ["uint8"] * len(block.outputs)
-        first = layer.graph.node[0]
-        assert first.op_type == "QuantizeLinear" and first.input[0] == block.inputs[0], block.name
-        ends = {value.name for value in layer.graph.output}
-        assert {node.op_type for node in layer.graph.node if ends & set(node.output)} == {"QuantizeLinear"}, block.name
-
-
-def test_an_anchor_leaves_float_behind(graph: Graph, cutter: LayerCutter) -> None:
-    soft = [block for block in graph.blocks if block.soft_tail]
-    assert [block.kind for block in soft] == ["Conv+Sigmoid+Mul"] * 2
-    for block in soft:
-        layer = cutter.layer(block, ANCHOR)
-        assert types(layer.graph.input) == types(layer.graph.output) == ["float32"]
-        assert kinds(layer)["QuantizeLinear"] == 2  # one behind the Conv
-
-
 def test_a_float_layer_computes_what_the_whole_model_computes(
-    graph: Graph, cutter: LayerCutter, tensors: Tensors
+    network: Case, cutter: LayerCutter, tensors: Tensors
 ) -> None:
-    for block in graph.blocks:
+    for block in network.graph.blocks:
         proto = cutter.layer(block, FLOAT32)
-        assert "QuantizeLinear" not in kinds(proto)
+        assert "QuantizeLinear" not in {node.op_type for node in proto.graph.node}
         assert [value.name for value in proto.graph.input] == list(block.inputs)
         for name, value in zip(block.outputs, run(proto, tensors), strict=True):
             np.testing.assert_allclose(value, tensors[name], rtol=1e-4, atol=1e-5, err_msg=f"{block.name}: {name}")
 
 
-def test_an_int8_layer_has_the_real_scales(
-    graph: Graph, builder: QdqBuilder, cutter: LayerCutter, tensors: Tensors
-) -> None:
+def test_an_int8_layer_has_the_real_scales(network: Case, cutter: LayerCutter, tensors: Tensors) -> None:
     """Fed real values and dequantised by the builder's own scale, every int8 layer is near the float model."""
-    for block in graph.candidates():
+    for block in network.graph.candidates():
         for name, value in zip(block.outputs, run(cutter.layer(block, INT8), tensors), strict=True):
-            parameters = builder.parameters(name, SCHEME)
+            parameters = network.builder.parameters(name, SCHEME)
             restored = (value.astype(np.float32) - int(parameters.zero_point)) * parameters.scale
             distance = np.linalg.norm(restored - tensors[name]) / np.linalg.norm(tensors[name])
             assert distance < 0.06, f"{block.name}: {name} is {distance:.1%} off"
@@ -150,19 +104,11 @@ def test_an_index_that_is_computed_keeps_its_real_values(tmp_path: Path) -> None
     assert {block for block, _ in times} == {block.name for block in graph.blocks}
 
 
-def test_the_speed_ups_by_hand(graph: Graph) -> None:
+def test_the_speed_ups_by_hand(network: Case) -> None:
     """Every block 2 s in float; in int8 the n-th candidate takes n s: 2/n is its speed-up."""
-    candidates = [block.name for block in graph.candidates()]
-    times = {(block.name, "float32"): 2.0 for block in graph.blocks}
+    candidates = [block.name for block in network.graph.candidates()]
+    times = {(block.name, "float32"): 2.0 for block in network.graph.blocks}
     times |= {(name, "int8"): float(n) for n, name in enumerate(candidates, 1)}
 
     assert speedups(times) == {name: 2.0 / n for n, name in enumerate(candidates, 1)}
     assert [name for name, ratio in speedups(times).items() if ratio > 1] == candidates[:1]
-
-
-def test_a_layer_that_fails_is_named(
-    model: Model, graph: Graph, builder: QdqBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("taglio.profile.layerwise._feed", lambda *_: {})
-    with pytest.raises(MeasurementFailed, match=r"block /stem/stem\.0/Conv alone: failed while being timed"):
-        layer_times(builder, graph, CHOICES, ONE, random_feed(model.inputs, 0))
