@@ -81,12 +81,6 @@ def test_so_it_is_with_forms_that_need_no_calibration(problem: Problem) -> None:
     solved(problem.graph, problem.profile, problem.error, problem.limits)
 
 
-@examples(40)
-@given(made_up.problems())
-def test_without_an_error_model_only_time_and_pins_count(problem: Problem) -> None:
-    solved(problem.graph, problem.profile, None, problem.limits)
-
-
 @examples(10)
 @given(made_up.problems(largest=12))
 def test_a_looser_bound_never_gives_a_slower_plan(problem: Problem) -> None:

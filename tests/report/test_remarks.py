@@ -56,13 +56,13 @@ def test_the_notes_of_the_stages_have_a_kind() -> None:
     assert [note for note in written_by_stages() if not any(kind.phrase in note for kind in remarks.KINDS)] == []
 
 
-@pytest.mark.parametrize("phrase", [*(kind.phrase for kind in remarks.KINDS), *remarks.FACTS])
-def test_every_phrase_is_one_that_some_stage_writes(phrase: str) -> None:
+def test_every_phrase_is_one_that_some_stage_writes() -> None:
     """A note that is worded anew, and not here, would lose its place and its advice."""
     sources = (path for path in SOURCE.rglob("*.py") if path.name != "remarks.py")
-    texts = (path.read_text(encoding="utf-8").replace('"\n', "\n") for path in sources)
     # A string may go on in the next line, and have values in it: the longest part between them is looked for.
-    assert any(phrase.strip() in " ".join(text.replace('f"', "").replace('"', "").split()) for text in texts)
+    texts = [" ".join(path.read_text(encoding="utf-8").replace('f"', "").replace('"', "").split()) for path in sources]
+    phrases = [*(kind.phrase for kind in remarks.KINDS), *remarks.FACTS]
+    assert [phrase for phrase in phrases if not any(phrase.strip() in text for text in texts)] == []
 
 
 def test_the_most_important_remarks_come_first_and_five_are_printed(
@@ -97,15 +97,11 @@ FLOAT, FASTER, MOVED = (1.0, 0, ""), (0.5, 3, ""), (0.5, 0, "openvino")
         # A plan in float may have a lower median: it did not win in enough rounds.
         ((0.5, 0, ""), (1.0, 0.023), [(0.03, 1.0)], ""),
         ((0.5, 0, ""), (1.0, 0.023), [(0.03, 1.4)], "1.4 × at 3.00"),
-        (FASTER, (0.56, 0.023), [(0.03, 1.5)], ""),
         (FASTER, (0.56, 0.023), [(0.03, 1.5), (0.1, 2.5)], "2.5 × at 10.0"),
-        ((0.9, 3, ""), (0.7, 0.02), [(0.1, 1.0)], ""),
         # All int8 holds the limit.
-        (FLOAT, (1.2, 0.005), [(0.09, 1.0)], ""),
         (FLOAT, (1.2, 0.005), [(0.09, 1.31)], ""),
         # The smallest of the limits that gain clearly, more than float in another runtime does.
         (MOVED, (0.4, 0.06), [(0.03, 2.2), (0.05, 2.2), (0.1, 2.4)], "2.2 × at 3.00"),
-        (MOVED, (0.4, 0.06), [(0.03, 1.5)], ""),
     ],
 )
 def test_a_larger_limit_is_offered_where_it_gains(
@@ -137,11 +133,6 @@ def test_a_larger_limit_is_offered_with_the_option_that_asks_for_it(outcome: Out
         "take it with taglio build OUT --max-error 3%",
     )
     assert remarks.ranked(replace(outcome, curve=(Level(0.03, 1.0, 5),))) == ()
-
-
-def test_float_that_stays_because_nothing_can_be_int8_says_so(outcome: Outcome) -> None:
-    stays = replace(outcome, plan=outcome.float32, int8=replace(outcome.int8, int8_blocks=0))
-    assert "no block computes in int8; taglio inspect MODEL --blocks all says why" in remarks.ranked(stays)
 
 
 def test_the_blank_of_a_reader_is_a_remark() -> None:

@@ -10,11 +10,10 @@ import pytest
 from taglio import artifact
 from taglio.flow.deliver import Delivery, _facts
 from taglio.flow.outcome import Outcome
-from taglio.report import answer, page, terminal, ways
+from taglio.report import answer, page, terminal
 from taglio.report.material import Material
-from taglio.report.parts import Cell, Table
 from taglio.ways.result import Rate
-from tests.report.made_up_rate import CHOSEN, DEFAULT, made_up_limited_rate, made_up_rate
+from tests.report.made_up_rate import CHOSEN, made_up_limited_rate, made_up_rate
 from tests.report.seen import Seen, read
 
 CAPACITY = "1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2 callers"
@@ -54,17 +53,6 @@ def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(material: Materia
     assert str(replace(rate, rate_per_s=None)) == f"{CAPACITY}; 163 items/s, but no rate keeps 50 ms"
 
 
-def test_one_caller_is_compared_once() -> None:
-    assert replace(made_up_rate(), callers=1).capacity_gain == CAPACITY.partition(",")[0]
-
-
-def test_the_speed_up_in_the_table_is_that_of_latency(material: Material) -> None:
-    for rate, title in ((None, "speed-up"), (made_up_rate(), "latency speed-up")):
-        assert material.outcome is not None
-        (table,) = answer.tables(replace(material.outcome, rate=rate))
-        assert isinstance(table, Table) and table.head[3] == title
-
-
 @pytest.mark.parametrize(
     ("rate", "head", "best"),
     [
@@ -87,26 +75,6 @@ def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
     assert after.startswith("the first 6 of 8 rows")
 
 
-def roles(material: Material, rate: Rate) -> dict[str, str]:
-    """The capacity of every way that has a role, by its role."""
-    (table,) = ways.tried(replace(material, outcome=rated(material, rate)))
-    assert isinstance(table, Table)
-    texts = [[cell.text for cell in row if isinstance(cell, Cell)] for row in table.rows]
-    return {row[-1]: row[2] for row in texts if row[-1]}
-
-
-def test_a_default_way_that_was_chosen_has_both_roles(material: Material) -> None:
-    assert [*roles(material, replace(made_up_rate(), way=DEFAULT))] == ["chosen, default way"]
-
-
-def test_without_the_chosen_model_in_the_default_way_another_one_has_the_role(material: Material) -> None:
-    rate = made_up_rate()
-    others = tuple(way for way in rate.tried if (way.model, way.way) != ("plan 1", DEFAULT))
-    assert roles(material, replace(rate, tried=others))["default way"] == "99.0/s"
-    none = tuple(way for way in others if way.way != DEFAULT)
-    assert [*roles(material, replace(rate, tried=none))] == ["chosen"]
-
-
 @pytest.mark.parametrize("rate", [made_up_rate(), made_up_limited_rate()])
 def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material) -> None:
     found = drawn(rated(material, rate), material)
@@ -124,22 +92,6 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material)
     assert len(found.charts) == 5
     sorted_by = [attributes for _, attributes in found.elements if "aria-sort" in attributes]
     assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
-
-
-def test_what_was_confirmed_is_printed_under_verbose_alone(
-    material: Material, capsys: pytest.CaptureFixture[str]
-) -> None:
-    details = ("beside float32, 2 callers: 1.60 × (1.55 to 1.66)", "Latency of requests that arrive at random")
-    outcome = rated(material, made_up_rate())
-    brief, verbose = (printed(outcome, material, capsys, verbose=how) for how in (False, True))
-    assert [detail for detail in details if detail in brief or detail not in verbose] == []
-
-
-def test_without_a_rate_there_is_no_such_section(material: Material) -> None:
-    assert material.outcome is not None
-    assert "ways" not in drawn(material.outcome, material).sections
-    parts = (ways.chosen, ways.loads, ways.tried)
-    assert [part(material) for part in parts] == [[]] * 3
 
 
 def test_a_rate_of_which_nothing_else_is_known_is_drawn(material: Material) -> None:
