@@ -111,10 +111,7 @@ def test_imports_run_one_way(trees: dict[str, ast.Module]) -> None:
     [
         ("taglio.model.graph", "from taglio import profile"),
         ("taglio.profile.measure", "def f():\n    from taglio.error.model import ErrorModel"),
-        ("taglio.data.dataset", "from taglio.quantize.scheme import Scheme"),
         ("taglio.plan.one_machine", "from .program import Program"),
-        ("taglio.errors", "from taglio import __version__"),
-        ("taglio.cli", "import taglio.utils"),
     ],
 )
 def test_a_reversed_import_is_found(module: str, line: str) -> None:
@@ -204,9 +201,3 @@ def test_nothing_happens_on_import(tmp_path: Path) -> None:
     done = imported_under_watch(tmp_path, *ours)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_watch_sees_what_an_import_does(tmp_path: Path) -> None:
-    (tmp_path / "careless.py").write_text("open('left', 'w')")
-    done = imported_under_watch(tmp_path, "careless")
-    assert (done.returncode, done.stderr) == (1, "opens left to write\n")

@@ -27,12 +27,6 @@ def test_the_version_is_in_the_changelog_and_the_citation() -> None:
     assert date.fromisoformat(citation["date-released"]) <= datetime.now(tz=UTC).date()
 
 
-def test_the_table_of_forms_is_what_the_code_decides() -> None:
-    page = text("docs/operators.md")
-    assert "| MatMulNBits with 4 bits | ✓ | ✓ |  |  |  |  | ✓ |" in page
-    assert "| Resize, cubic | this Resize writes values outside its input's range, which int8 would clip |" in page
-
-
 def test_the_layout_has_a_row_for_every_folder() -> None:
     page = text("docs/layout.md")
     folders = [path.parent for path in (ROOT / "src" / "taglio").glob("*/**/__init__.py")]

@@ -9,8 +9,7 @@ from taglio.student import t_probability, t_quantile
 @pytest.mark.parametrize(
     ("probability", "degrees", "published"),
     [
-        (0.95, 1, 6.314), (0.95, 2, 2.920), (0.95, 3, 2.353), (0.95, 7, 1.895), (0.95, 30, 1.697),
-        (0.995, 7, 3.499), (0.995, 11, 3.106), (0.995, 2, 9.925), (0.80, 10, 0.879), (0.975, 120, 1.980),
+        (0.95, 1, 6.314), (0.95, 30, 1.697), (0.995, 7, 3.499), (0.80, 10, 0.879), (0.975, 120, 1.980),
     ],
 )  # fmt: skip
 def test_quantiles_equal_the_published_table(probability: float, degrees: int, published: float) -> None:
@@ -18,7 +17,7 @@ def test_quantiles_equal_the_published_table(probability: float, degrees: int, p
     assert t_quantile(1.0 - probability, degrees) == pytest.approx(-published, abs=6e-4)
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 8, 15, 40])
+@pytest.mark.parametrize("degrees", [1, 4, 15])
 def test_the_probability_is_the_integral_of_the_density(degrees: int) -> None:
     grid = np.linspace(0.0, 2.5, 200_001)
     density = (1.0 + grid**2 / degrees) ** (-(degrees + 1) / 2)

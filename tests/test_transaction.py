@@ -61,7 +61,7 @@ def test_leftovers_that_are_links_are_removed(name: str, out: Path, mine: Path) 
 
 @pytest.mark.parametrize(
     "gone",
-    ['["../mine/letter.txt"]', '["components/../../mine/letter.txt"]', "absolute", "[", "{}[]", "3", "[3]", "[" * 9999],
+    ['["components/../../mine/letter.txt"]', "absolute", "[", "[3]", "[" * 9999],
 )
 def test_only_files_of_the_workspace_are_removed(gone: str, out: Path, mine: Path) -> None:
     (out / READY).mkdir()

@@ -24,7 +24,7 @@ def product(tensor: TensorProto) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64, np.bool_])
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, np.bool_])
 def test_values_come_back(dtype: type) -> None:
     store = WeightFiles()
     values: np.ndarray = (100 * RNG.standard_normal((50, 200))).astype(dtype)
