@@ -9,7 +9,7 @@ import pytest
 from taglio.error.judge import TaskJudge
 from taglio.error.loss import RELATIVE, Bound, parse_metric
 from taglio.error.parts import whole
-from taglio.error.tally import RUINED, Measure, PartLoss, Reference, Tally
+from taglio.error.tally import RUINED, Measure, PartLoss, Tally
 
 Samples = list[list[np.ndarray]]
 
@@ -48,18 +48,6 @@ def test_it_is_the_norm_of_the_difference_over_the_norm_on_all_samples_together(
         z = np.concatenate([sample[index].astype(np.float64).ravel() for sample in changed])
         assert float(total.l2()[index]) == pytest.approx(np.linalg.norm(y - z) / np.linalg.norm(y), rel=1e-4)
     assert total.value() == max(total.l2())
-
-
-def test_a_reference_measures_what_a_model_answers_to_its_inputs() -> None:
-    answers, changed = drawn(0), drawn(1)
-    samples = [{"number": np.array(index)} for index in range(len(answers))]
-    reference = Reference(samples, answers, whole(["map", "vector"]))
-    assert (
-        reference.loss(RELATIVE, lambda sample: changed[int(sample["number"])]) == accumulated(answers, changed).value()
-    )
-    few = reference.first(2).loss(RELATIVE, lambda sample: changed[int(sample["number"])])
-    assert few == accumulated(answers[:2], changed[:2]).value()
-    assert reference.loss(RELATIVE, lambda _: [y * np.inf for y in answers[0]]) == RUINED
 
 
 def test_pooling_weighs_samples_by_their_size_and_not_by_their_number() -> None:

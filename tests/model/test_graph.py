@@ -163,11 +163,6 @@ def test_a_flow_follows_values_through_movement(tmp_path: Path) -> None:
     assert by_name["x"].producer is None
 
 
-def test_a_models_output_that_is_read_inside_has_both_readers(tmp_path: Path) -> None:
-    by_name = {flow.name: flow for flow in graph_of(two_in_two_out(), tmp_path).flows}
-    assert set(by_name["middle"].readers) == {("middle", ""), ("middle", "conv6")}
-
-
 def test_flows_are_derived_once_per_graph(tmp_path: Path) -> None:
     """A search asked a thousand times: 10 s of a core for a network of 1,000 operators."""
     graph = graph_of(pyramid(), tmp_path)

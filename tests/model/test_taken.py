@@ -90,12 +90,6 @@ def test_an_output_that_is_constant_and_one_that_is_an_input(tmp_path: Path) -> 
     assert model.outputs == graph.outputs == ("y", "k", "x")
 
 
-def test_operators_of_onnx_ml_alone(tmp_path: Path) -> None:
-    proto = parsed(ROW + "{ y = ai.onnx.ml.Binarizer <threshold = 0.5> (x) }", imports='"ai.onnx.ml": 3')
-    _, graph = taken(proto, tmp_path, {"x": X})
-    assert not graph.candidates()
-
-
 def test_an_opset_without_quantize_linear_is_lowered_where_nothing_changed_since(tmp_path: Path) -> None:
     model, graph = taken(parsed(ROW + "{ y = Relu (x) }", imports='"": 28'), tmp_path, {"x": X})
     assert model.opset < 28 and not model.no_int8

@@ -123,31 +123,6 @@ def test_what_is_joined_to_tensors_moves_converts_or_lays_out(name: str, variant
     assert moved == {"/Flatten_output_0"}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_glue_stands_behind_the_block_that_writes_its_tensor(
-    name: str, variants: dict[str, Variant], network: Case
-) -> None:
-    """Upstream of the kernel the first that computes is the writer's; or the writer has no kernel, being fused."""
-    model_variant, graph = variants[name], network.graph
-    owner = {operator: block.name for block in graph.blocks for operator in block.operators}
-    writer = {tensor: owner[node.name] for node in network.model.proto.graph.node for tensor in node.output}
-    moves = {flow_tensor: flow.producer for flow in graph.flows for flow_tensor in flow.tensors}
-    produced = {tensor: node for node in model_variant.optimized.graph.node for tensor in node.output}
-    computing = set(model_variant.block_of.values())
-    for node in model_variant.optimized.graph.node:
-        tensor = model_variant.tensor_of.get(node.name)
-        if tensor is None:
-            continue
-        source: onnx.NodeProto | None = node
-        while source is not None and source.name in model_variant.tensor_of:
-            source = produced.get(source.input[0])
-        owner_block = model_variant.block_of[source.name] if source is not None else None
-        expected = moves[tensor] if tensor in moves else writer[tensor]
-        assert owner_block == expected or (expected is not None and expected not in computing), (
-            f"{node.op_type} {tensor}"
-        )
-
-
 def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], network: Case) -> None:
     """The fit looks at flows and blocks: time at a tensor of neither would end in the overhead of the session."""
     flow_tensors = {tensor for flow in network.graph.flows for tensor in flow.tensors}

@@ -83,16 +83,6 @@ def test_a_constant_shared_with_a_float32_block_keeps_its_digits(tmp_path: Path)
     np.testing.assert_array_equal(before[0], after[0])
 
 
-def test_casts_of_the_models_own_stay(tmp_path: Path) -> None:
-    g = Sketch(67)
-    half = g.op("Cast", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), to=TensorProto.FLOAT16)
-    x = g.op("Cast", half, to=TensorProto.FLOAT)
-    model, graph = case(g.model(g.conv(x, 4, 2)), tmp_path)
-    own = kinds(model.proto)["Cast"]
-    made = float16(model, graph, [graph.blocks[-1].name])
-    assert kinds(made)["Cast"] == own + 2
-
-
 def test_float16_refusals(tmp_path: Path) -> None:
     g = Sketch(68)
     x = g.op("Max", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), g.constant(np.zeros(1)))

@@ -27,12 +27,6 @@ def test_a_tensor_that_would_lose_more_than_a_bit_keeps_its_range() -> None:
     assert share_ranges(joined(concat("a", "b", to="c")), ranges | {"b": (0.0, 4.0)})["b"] == (0.0, 8.0)
 
 
-def test_zero_counts_as_part_of_every_range() -> None:
-    """A range of 5 … 8 is quantised as 0 … 8."""
-    shared = share_ranges(joined(concat("a", "b", to="c")), {"a": (5.0, 8.0), "b": (0.0, 4.0), "c": (0.0, 8.0)})
-    assert shared["b"] == (0.0, 8.0)
-
-
 def test_moved_values_share_with_the_tensor_that_first_held_them() -> None:
     graph = joined(helper.make_node("Reshape", ["a", "shape"], ["a2"]), concat("a2", "b", to="c"))
     shared = share_ranges(graph, {"a": (0.0, 2.0), "b": (0.0, 3.0), "c": (0.0, 3.0)})

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from taglio.data.dataset import Dataset
 from taglio.errors import BadData
 from taglio.model import graph as graphs
-from taglio.model.graph import Block, Graph
+from taglio.model.graph import Block
 from taglio.model.load import Model, load
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.trial import culprits, unusable
@@ -121,13 +121,6 @@ def test_a_block_of_a_tensor_without_a_range_is_named(tmp_path: Path) -> None:
     reasons = unusable(model, graph, missing, exact(), data.samples[0], ONE_THREAD)
     assert list(reasons) == [graph.blocks[-1].name]
     assert "is empty on all of the data" in reasons[graph.blocks[-1].name]
-
-
-def test_refused_blocks_are_no_candidates_and_say_why(tmp_path: Path) -> None:
-    graph: Graph = graphs.build(loaded(conv_relu_chain(), tmp_path))
-    without = graph.without_int8({"conv0": "it was tried"})
-    assert without.block("conv0").refusal == "it was tried"
-    assert {b.name for b in graph.candidates()} - {b.name for b in without.candidates()} == {"conv0"}
 
 
 def test_a_float_model_that_does_not_run_is_the_users_to_hear_of(tmp_path: Path) -> None:

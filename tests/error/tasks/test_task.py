@@ -1,6 +1,5 @@
 """Tasks by name, and what they make of real networks' outputs."""
 
-import runpy
 from pathlib import Path
 
 import numpy as np
@@ -167,25 +166,6 @@ def test_two_trained_detectors_of_other_heads_find_the_same_faces() -> None:
         middles = [(boxes[:, :2] + boxes[:, 2:]) / 2 for boxes in (few.corners, scaled)]
         distance = np.abs(middles[0][:, None] - middles[1][None]).max(axis=2)
         assert (distance.min(axis=1) < 0.03).all()
-
-
-@pytest.mark.whole
-@pytest.mark.skipif(
-    not (SHARED / "models" / "wild" / "ch_PP-OCRv4_rec_infer.onnx").exists(),
-    reason="../shared is not beside the checkout",
-)
-def test_a_trained_recogniser_reads_what_was_rendered() -> None:
-    make = runpy.run_path(str(SHARED / "models" / "wild" / "make_data.py"))
-    model = ort.InferenceSession(str(SHARED / "models" / "wild" / "ch_PP-OCRv4_rec_infer.onnx"))
-    outputs, labels = [], []
-    for seed in range(8):
-        image, text = make["line"](48, 320, seed)
-        scaled = ((image[..., ::-1] / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None].astype(np.float32)
-        outputs.append(run(model, np.ascontiguousarray(scaled)))
-        labels.append(text)
-    metadata = model.get_modelmeta().custom_metadata_map
-    assert 0.85 < scored("ctc", outputs, outputs, np.array(labels), metadata=metadata) < 1.0
-    assert scored("ctc", outputs[::-1], outputs, np.array(labels), metadata=metadata) < 0.5
 
 
 def run(session: ort.InferenceSession, image: np.ndarray) -> dict[str, np.ndarray]:
