@@ -1,7 +1,6 @@
 """Data as people have them: class folders, wav files, texts, tables, saved datasets, and what lies beside a model."""
 
 import json
-import os
 import wave
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from taglio.data.files import load
 from taglio.data.labels import beside, with_labels
 from taglio.data.preprocess import Preprocess, as_text, parse_preprocess
 from taglio.data.processor import Beside, preprocess_of
-from taglio.data.saved import _content
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData, BadOption
 from taglio.flow.opening import Model
@@ -207,12 +205,6 @@ def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     data = load(path, [IDS], near=near)
     assert data.labels is not None and data.labels.tolist() == [4, 5]
     assert data.remarks[0] == f"{path}: left out 'id', neither text nor label"
-
-
-def test_a_table_whose_names_are_not_known_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.csv", "a,b\n1,2\n")
-    with refused("t.csv has 2 columns without known names: name the column of texts 'text'"):
-        load(path, [IDS], near=tokenizer(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(
@@ -425,9 +417,3 @@ def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (path / "state.json").write_text("{")
     with refused("cannot be read as a dataset"):
         load(path, [IMAGE])
-
-
-def test_an_entry_of_a_dataset_names_a_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    with refused(r"its path .*pipe\.png is not a file"):
-        _content({"bytes": None, "path": str(tmp_path / "pipe.png")})

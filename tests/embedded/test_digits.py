@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from taglio.embedded import digits_data, digits_model
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests import models
 from tests.end_to_end.command import taglio
 
 
 def read(model: Path, images: np.ndarray) -> np.ndarray:
     """Logits of all images."""
-    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = open_session(model, SessionOptions(1))
     return np.concatenate([session.run(None, {"image": image[None]})[0] for image in images])
 
 

@@ -197,12 +197,6 @@ def test_a_bound_below_all_noise_leaves_the_model_in_float(bound: float, exponen
     assert solved(graph, profile, error, Limits(bound, int8_blocks=("conv0",))).status == "infeasible"
 
 
-@pytest.mark.parametrize("bound", [1e9, inf, 1e200])
-def test_a_bound_above_all_noise_binds_nothing(bound: float) -> None:
-    graph, profile, error = noisy(1e-4, 0.3)
-    assert set(solved(graph, profile, error, Limits(bound)).assignment()) == {"conv0", "conv1"}
-
-
 @pytest.mark.parametrize(
     ("keep_float", "force_int8", "words"),
     [
@@ -217,13 +211,6 @@ def test_pins_that_no_plan_can_keep_are_refused(keep_float: list[str], force_int
     sketch.move(sketch.refused(sketch.conv(sketch.input("x")))[0])
     with pytest.raises(BadOption, match=words):
         pinned(sketch.graph(), None, keep_float, force_int8)
-
-
-def test_patterns_pin_the_blocks_that_compute() -> None:
-    sketch = Sketch()
-    sketch.move(sketch.conv(sketch.input("x")))
-    limits = pinned(sketch.graph(), 0.1, [], ["*0", "*1"])
-    assert (limits.max_error, limits.int8_blocks, limits.float_blocks) == (0.1, ("conv0",), ())
 
 
 def test_movement_reads_what_steers_it_in_the_type_of_what_it_moves() -> None:

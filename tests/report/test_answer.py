@@ -14,9 +14,8 @@ from taglio.flow.stopping import STOPPED
 from taglio.flow.workspace import DEPLOY
 from taglio.model.load import Model
 from taglio.report import answer, page, terminal
-from taglio.report.material import Material, gather
+from taglio.report.material import Material
 from taglio.report.parts import Table
-from taglio.report.units import about
 from tests.report.made_up import fill, wall
 from tests.report.seen import read
 
@@ -84,11 +83,6 @@ def test_float_in_another_runtime_is_an_answer_too(outcome: Outcome) -> None:
     )
 
 
-def test_what_cannot_leave_is_in_the_components(model: Model, tmp_path: Path) -> None:
-    fill(tmp_path, model)
-    assert gather(tmp_path).built_in == "components"
-
-
 def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(
     outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,14 +131,6 @@ def test_latencies_are_those_of_the_race_where_there_was_one(outcome: Outcome, m
         assert [str(row[column]).removesuffix("\u00a0ms") for row in table.rows] == latencies
     text = page.render(replace(material, outcome=raced))
     assert "5.00\u00a0ms" in text and "8.00\u00a0ms" in text
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [(2.0, "about 2.0 ×"), (0.853, "about 0.85 ×"), (12.4, "about 12 ×"), (float("inf"), "about ∞ ×")],
-)
-def test_an_unconfirmed_ratio_has_two_digits(ratio: float, text: str) -> None:
-    assert about(ratio) == text
 
 
 def test_a_search_that_was_stopped_does_not_say_that_nothing_is_faster(outcome: Outcome) -> None:

@@ -20,7 +20,6 @@ from taglio.profile.result import Profile
 from taglio.report import by_input, page, terminal
 from taglio.report.material import Absent, Material, gather
 from taglio.report.parts import Chart
-from taglio.report.written import offer
 from tests.report.made_up import FORMS, fill, made_up_plan
 from tests.report.seen import Seen, read, seen
 
@@ -152,10 +151,6 @@ def test_odd_times_are_drawn(factor: float, material: Material) -> None:
     assert len(charts) == 5
     for chart in charts:  # JSON has no NaN: what is not finite became null, and is counted
         assert all(mark["text"] for mark in chart["marks"])
-
-
-def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    assert offer(lambda: page.write(tmp_path)).startswith("the page was not written: BadArtifact: ")
 
 
 def odd(text: str, **changes: Any) -> Any:

@@ -7,13 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from taglio import artifact
 from taglio.flow.deliver import Delivery, _facts
 from taglio.flow.outcome import Outcome
 from taglio.report import answer, page, terminal
 from taglio.report.material import Material
 from taglio.ways.result import Rate
-from tests.report.made_up_rate import CHOSEN, made_up_limited_rate, made_up_rate
+from tests.report.made_up_rate import made_up_limited_rate, made_up_rate
 from tests.report.seen import Seen, read
 
 CAPACITY = "1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2 callers"
@@ -94,12 +93,6 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material)
     assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
 
 
-def test_a_rate_of_which_nothing_else_is_known_is_drawn(material: Material) -> None:
-    bare = replace(made_up_rate(), loads=(), tried=(), memory_bytes=0)
-    words = drawn(rated(material, bare), material).sections["ways"]
-    assert "2 runs at once, 1 thread each" in words and "memory" not in words
-
-
 def test_the_json_object_has_every_figure_with_its_ends(material: Material) -> None:
     assert material.outcome is not None
     assert terminal.outcome_object(Path("out"), material.outcome)["rate"] is None
@@ -115,24 +108,6 @@ def test_the_json_object_has_every_figure_with_its_ends(material: Material) -> N
     assert made["alone"].startswith("an input") and made["left_out"] == ["float32 with 4 runs at once"]
     unlimited = terminal.outcome_object(Path("out"), rated(material, made_up_rate()))["rate"]
     assert [unlimited[name] for name in ("max_latency_s", "rate_per_s", "rate_per_s_low", "p95_s")] == [None] * 4
-
-
-def test_the_outcome_names_the_way_in_one_line_and_survives_its_file(material: Material, tmp_path: Path) -> None:
-    outcome = rated(material, made_up_limited_rate())
-    lines = [line for line in str(outcome).splitlines() if "requests/s" in line]
-    assert lines == [f"run as {CHOSEN}: {LIMITED}; capacity 163 items/s"]
-    artifact.save(tmp_path / "outcome.json", "outcome", outcome.model_sha256, outcome)
-    assert artifact.load(tmp_path / "outcome.json", "outcome", Outcome) == outcome
-
-
-def test_what_was_left_out_is_a_remark(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
-    rate = made_up_rate()
-    notes = (f"not measured: {rate.left_out[0]}", f"requests are not joined: {rate.alone}")
-    lines = printed(replace(rated(material, rate), notes=notes), material, capsys)
-    assert [line for line in lines if line.startswith("- ")] == [
-        f"- {notes[1]}",
-        f"- {notes[0]}; a higher --effort measures more",
-    ]
 
 
 def test_the_delivered_readme_speaks_of_the_capacity(material: Material) -> None:
