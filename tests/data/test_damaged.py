@@ -136,7 +136,7 @@ def test_names_of_members_are_no_paths(tmp_path: Path) -> None:
             archive.writestr(name, array())
     data = load(path, [OPEN])
     assert data.remarks == (f"{path}: left out '/etc/other', '../../up', not among the model's inputs",)
-    assert sorted(each.name for each in tmp_path.rglob("*")) == ["data.npz", "in"]
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["data.npz", "in"]
 
 
 def tiff_tag(number: int, kind: int, value: bytes) -> bytes:
@@ -158,7 +158,7 @@ def test_metadata_of_odd_types_does_not_matter(tmp_path: Path) -> None:
     image.save(tmp_path / "b.png", exif=exif[:40])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        turned, as_it_is = (each["x"][0, 0] for each in load(tmp_path, [PICTURE]).samples)
+        turned, as_it_is = (sample["x"][0, 0] for sample in load(tmp_path, [PICTURE]).samples)
     assert not said
     assert turned[3, 5] == 1.0
     assert as_it_is.sum() == 1.0

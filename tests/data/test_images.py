@@ -122,14 +122,6 @@ def test_the_limit_takes_evenly_spaced_pictures_and_counts_the_others(tmp_path: 
         load(tmp_path, [IMAGE], limit=0)
 
 
-def test_a_batch_groups_pictures(tmp_path: Path) -> None:
-    data, single = load(pictures(tmp_path, 5), [x_of(2, 3, 4, 6)]), load(tmp_path, [IMAGE])
-    assert (data.names, data.dropped) == (("p00.png..p01.png", "p02.png..p03.png"), 1)
-    np.testing.assert_array_equal(data.samples[1]["x"][1:], single.samples[3]["images"])
-    with refused("5 images; the model's batch is 8: add"):
-        load(tmp_path, [x_of(8, 3, 4, 6)])
-
-
 @pytest.mark.parametrize("inputs", [[VECTOR], [IMAGE, VECTOR], [x_of(1, 4, 4, 6)]])
 def test_a_folder_needs_one_picture_input(tmp_path: Path, inputs: list[InputSpec]) -> None:
     with refused(f"one 4-D input of 1 or 3 channels.*'{inputs[-1].name}' float32 .*: give an .npz"):
@@ -178,11 +170,11 @@ def test_images_keep_their_sizes_where_the_model_leaves_them_open(tmp_path: Path
     for index, size in enumerate(((6, 4), (9, 5))):
         Image.new("RGB", size).save(tmp_path / f"{index}.png")
     free = x_of(1, 3, "h", "w")  # type: ignore[arg-type]
-    assert [each["x"].shape for each in load(tmp_path, [free]).samples] == [(1, 3, 4, 6), (1, 3, 5, 9)]
+    assert [sample["x"].shape for sample in load(tmp_path, [free]).samples] == [(1, 3, 4, 6), (1, 3, 5, 9)]
     sized = load(tmp_path, [free], parse_preprocess("size=8x7")).samples
-    assert {each["x"].shape for each in sized} == {(1, 3, 8, 7)}
+    assert {sample["x"].shape for sample in sized} == {(1, 3, 8, 7)}
     by_height = load(tmp_path, [x_of(1, 3, 8, "w")]).samples  # type: ignore[arg-type]
-    assert [each["x"].shape for each in by_height] == [(1, 3, 8, 12), (1, 3, 8, 14)]
+    assert [sample["x"].shape for sample in by_height] == [(1, 3, 8, 12), (1, 3, 8, 14)]
 
 
 def test_only_bitmaps_are_opened_and_a_pipe_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,11 +256,11 @@ def test_a_tokenizer_that_panics_is_refused(tmp_path: Path) -> None:
 def test_labels_in_a_table(tmp_path: Path, name: str, text: str, expected: list[Any]) -> None:
     folder = tmp_path / "samples"
     folder.mkdir()
-    for each in "abc":
-        np.savez(folder / f"{each}.npz", x=np.zeros(2, np.float32))
+    for letter in "abc":
+        np.savez(folder / f"{letter}.npz", x=np.zeros(2, np.float32))
     data = load(folder, [InputSpec("x", (1, 2), "float32")])
-    found = with_labels(data, written(tmp_path / name, text))
-    assert found.labels is not None and found.labels.tolist() == expected
+    labelled = with_labels(data, written(tmp_path / name, text))
+    assert labelled.labels is not None and labelled.labels.tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -66,34 +66,34 @@ def test_the_unit_of_error_does_not_matter(scale: float) -> None:
 
 def test_terms_and_subsets_without_error_are_survived() -> None:
     """A block whose quantisation changes nothing: alone its error is 0, and beside others it adds nothing."""
-    made = world(4)
-    start = np.concatenate([made.start, [0.0]])
-    rows = np.column_stack([made.rows, np.arange(80) % 2])
+    drawn = world(4)
+    start = np.concatenate([drawn.start, [0.0]])
+    rows = np.column_stack([drawn.rows, np.arange(80) % 2])
     lone = np.zeros((1, 21))
     lone[0, -1] = 1.0
-    terms = fit_terms(np.concatenate([rows, lone]), np.concatenate([made.errors, [0.0]]), start)
-    unseen = np.column_stack([made.unseen, np.ones(40)])
-    assert np.abs(np.log(terms.predict(unseen) / made.truth)).mean() < 0.08
+    terms = fit_terms(np.concatenate([rows, lone]), np.concatenate([drawn.errors, [0.0]]), start)
+    unseen = np.column_stack([drawn.unseen, np.ones(40)])
+    assert np.abs(np.log(terms.predict(unseen) / drawn.truth)).mean() < 0.08
     assert terms.predict(lone)[0] < 1e-6
 
-    errors = made.errors.copy()
+    errors = drawn.errors.copy()
     errors[:3] = 0.0  # no fit can explain these; it must not fall over them either
-    found = fit_terms(made.rows, errors, made.start).predict(made.unseen)
-    assert np.isfinite(found).all() and (found > 0.0).all()
+    predicted = fit_terms(drawn.rows, errors, drawn.start).predict(drawn.unseen)
+    assert np.isfinite(predicted).all() and (predicted > 0.0).all()
 
 
 @pytest.mark.parametrize("terms", [0, 3])
 def test_nothing_to_fit_gives_back_the_start(terms: int) -> None:
     start = np.full(terms, 1e-4)
     for rows in (np.zeros((0, terms)), np.zeros((5, terms))):
-        found = fit_terms(rows, np.zeros(len(rows)), start)
-        assert (found.level, found.exponent) == (0.0, 1.0)
-        np.testing.assert_array_equal(found.noise, start)
+        fitted = fit_terms(rows, np.zeros(len(rows)), start)
+        assert (fitted.level, fitted.exponent) == (0.0, 1.0)
+        np.testing.assert_array_equal(fitted.noise, start)
 
 
 def test_one_measured_subset_is_enough_to_answer() -> None:
-    found = fit_terms(np.ones((1, 4)), np.array([0.02]), np.full(4, 1e-6))
-    assert found.predict(np.ones((1, 4)))[0] == pytest.approx(0.02, rel=0.15)
+    fitted = fit_terms(np.ones((1, 4)), np.array([0.02]), np.full(4, 1e-6))
+    assert fitted.predict(np.ones((1, 4)))[0] == pytest.approx(0.02, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_the_upper_end_holds_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     assured = 0
     for _ in range(2000):
-        upper = upper_miss([float(each) for each in rng.uniform(0.0, 1.0, 96)], 0.9, log(2.0))
+        upper = upper_miss([float(ratio) for ratio in rng.uniform(0.0, 1.0, 96)], 0.9, log(2.0))
         assured += upper >= 0.9  # of uniform ratios, the share that it covers
     assert 0.89 < assured / 2000 < 0.96

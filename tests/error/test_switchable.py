@@ -93,5 +93,5 @@ def test_weights_that_several_blocks_read_are_held_once(tmp_path: Path) -> None:
     several = effective(case.graph, several, INT8)
     for chosen in ({}, case.all_int8(), case.every(2), several):
         for sample in case.held_out.samples:
-            (found,), (whole,) = session.run(chosen, sample), case.whole(chosen, sample)
-            np.testing.assert_allclose(found, whole, rtol=0, atol=1e-5)
+            (switched,), (whole,) = session.run(chosen, sample), case.whole(chosen, sample)
+            np.testing.assert_allclose(switched, whole, rtol=0, atol=1e-5)

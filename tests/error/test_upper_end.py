@@ -94,7 +94,7 @@ def test_it_is_unknown_for_one_input_and_errors_that_are_not_finite_and_0_for_ex
 
 def test_the_ends_rise_with_the_probability_around_the_ratio() -> None:
     squares, references = recorded()["digits, 4 blocks"]
-    ends = [mean_end(squares, references, each) for each in (0.05, 0.8, 0.95)]
+    ends = [mean_end(squares, references, probability) for probability in (0.05, 0.8, 0.95)]
     low, likely, upper = (end for end in ends if end is not None)
     assert low < squares.sum() / references.sum() < likely < upper
     assert 0.0 < standard_error(squares, references) < 0.1

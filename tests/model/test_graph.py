@@ -24,7 +24,6 @@ from tests.models import (
     residual,
     silu,
     softmax_sandwich,
-    two_in_two_out,
 )
 
 
@@ -83,27 +82,6 @@ def test_blocks_cover_the_operators_once_and_in_order(name: str, tmp_path: Path)
             assert block.name in tensors[tensor].consumers
     assert set(model.outputs) <= set(tensors)
     assert graph.model_sha256 == model.sha256
-
-
-def test_tensors_know_shape_bytes_producer_and_consumers(tmp_path: Path) -> None:
-    graph = graph_of(two_in_two_out(), tmp_path)
-    tensors = graph.tensor_map()
-    assert tensors["left"].producer is None
-    assert tensors["left"].consumers == ("conv0",)
-    middle = tensors["middle"]
-    assert (middle.shape, middle.producer, middle.consumers) == ((1, 6, 8, 8), "conv4", ("conv6",))
-    assert (middle.elements, middle.float_bytes, middle.int8_bytes) == (384, 1536, 384)
-    assert (graph.inputs, graph.outputs) == (("left", "right"), ("middle", "end"))
-
-
-def test_weights_are_counted_in_bytes(tmp_path: Path) -> None:
-    block = graph_of(conv_relu_chain(), tmp_path).block("conv0")
-    elements = 8 * 3 * 3 * 3 + 8
-    assert (block.weight_elements, block.weight_bytes(32), block.weight_bytes(8)) == (
-        elements,
-        4 * elements,
-        elements,
-    )
 
 
 def test_weights_that_no_form_changes_are_counted_in_every_form(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def cheapest(
     for chosen in assignments(graph, limits):
         if error is None or limits.max_error is None or within(graph, error, limits.max_error, chosen, lenience):
             took = seconds(graph, profile, chosen)
-            best = min(best, (took, chosen), key=lambda each: each[0])
+            best = min(best, (took, chosen), key=lambda candidate: candidate[0])
     return best
 
 

@@ -63,14 +63,6 @@ def test_rows_that_contradict_each_other_have_no_solution(has_columns: bool) -> 
     assert (solution.status, solution.values, solution.gap) == ("infeasible", None, inf)
 
 
-def test_what_is_solved_before_any_bound_is_needed_is_proven() -> None:
-    program = Program()
-    column = program.binary()
-    solution = minimised(program, Linear(2.0) - column)
-    assert (solution.status, solution.objective) == ("optimal", 1.0)
-    assert solution.bound == pytest.approx(1.0, rel=1e-6)
-
-
 def test_costs_of_any_size_are_told_apart() -> None:
     for unit in (1e-9, 1.0, 1e9):
         program = Program()

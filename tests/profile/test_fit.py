@@ -6,18 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from taglio.model.graph import Block, Flow, Graph
+from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
-from taglio.profile.machine import Machine
 from taglio.profile.measure import pure_assignments, random_mixes
-from taglio.profile.result import Conditions, Glue, Profile, changes, predict, reads, writes
-from taglio.quantize.precision import FLOAT32, Assignment
-from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.profile.result import Profile, changes, flow_seconds, predict
+from taglio.quantize.precision import Assignment, form_of
 from tests.components.cases import CHOICES, digits
-
-MICROSECOND = 1e-6
+from tests.plan.made_up import profile_of, seconds
 
 
 @pytest.fixture(scope="module")
@@ -26,77 +23,61 @@ def graph() -> Graph:
 
 
 class Imagined:
-    """A machine whose every time is known: a second way to say what `fit` has to find. Its profiler adds `clock_s` to
-    every kernel that it records and slows the clock by `slow`."""
+    """A machine whose every time is known. Its profiler adds `clock_s` to every kernel that it records and slows the
+    clock by `slow`."""
 
     def __init__(self, graph: Graph, *, noise: float, slow: float = 1.0, clock_s: float = 3e-6, seed: int = 0) -> None:
         self.graph, self.noise, self.slow, self.clock_s = graph, noise, slow, clock_s
         self.random = random.Random(seed)
-        self.moving = graph.flows
-        elements = {tensor.name: tensor.elements for tensor in graph.tensors}
-        self.overhead_s = 40e-6
-        self.blocks_s = {}
+        blocks_us: dict[tuple[str, str], float] = {}
         for block in graph.blocks:
-            base = 0.0 if block.movement else self.random.uniform(20e-6, 400e-6)
-            for precision in CHOICES:
-                if precision.fits(block):
-                    ratio = {"float": 1.0, "whole": 0.5, "anchor": 0.8}[precision.form]
-                    self.blocks_s[block.name, precision.name] = base * ratio * self.random.uniform(0.7, 1.3)
-        self.glue = {
-            flow.name: Glue(
-                flow.name,
-                float_s=self.random.choice((0.0, 0.0, 15e-6)),
+            base_us = 0.0 if block.movement else self.random.uniform(20.0, 400.0)
+            for form in (form for form in CHOICES if form.fits(block)):
+                ratio = {"float": 1.0, "whole": 0.5, "anchor": 0.8}[form.form]
+                blocks_us[block.name, form.name] = base_us * ratio * self.random.uniform(0.7, 1.3)
+        sizes = {tensor.name: tensor.elements * 1e-3 for tensor in graph.tensors}
+        glue_us = {
+            flow.name: (
+                self.random.choice((0.0, 0.0, 15.0)),
                 # Where some reader is always float, no run tells this from what dequantising takes, and nothing writes
                 # an input in int8: it is 0 there.
-                int8_s=self.random.choice((0.0, 0.0, 10e-6)) * self.all_int8(flow),
-                quantize_s=2e-6 + 0.5e-9 * elements[flow.name],
-                dequantize_s=3e-6 + 0.3e-9 * elements[flow.name],
-                measured=0,
+                self.random.choice((0.0, 0.0, 10.0)) * self.all_int8(flow),
+                2.0 + 0.5 * sizes[flow.name],
+                3.0 + 0.3 * sizes[flow.name],
             )
-            for flow in self.moving
+            for flow in graph.flows
         }
+        self.truth = profile_of(graph, blocks_us, glue_us, 40.0)
 
     def all_int8(self, flow: Flow) -> bool:
         return bool(flow.producer) and all(b and self.graph.block(b).quantizable for _, b in flow.readers)
 
-    def flow_s(self, flow: Flow, assignment: Assignment) -> float:
-        glue, into_int8 = self.glue[flow.name], {t for t, block in flow.readers if reads(assignment, block)}
-        if writes(assignment, flow.producer):
-            in_float = [block for _, block in flow.readers if not reads(assignment, block)]
-            return glue.int8_s + glue.dequantize_s * len(in_float)
-        return glue.float_s + glue.quantize_s * len(into_int8)
-
-    def block_s(self, block: Block, assignment: Assignment) -> float:
-        return self.blocks_s[block.name, assignment.get(block.name, FLOAT32).name]
-
     def wall_s(self, assignment: Assignment) -> float:
-        """The truth, without noise."""
-        work = sum(self.block_s(block, assignment) for block in self.graph.blocks)
-        return self.overhead_s + work + sum(self.flow_s(flow, assignment) for flow in self.moving)
+        """The truth, without noise, from the readers' side."""
+        return seconds(self.graph, self.truth, assignment)
 
     def run(self, name: str, assignment: Assignment) -> MeasuredRun:
         """What the stop-watch and the profiler would show of one inference."""
 
-        def shake(seconds: float) -> float:
-            return seconds * (1.0 + self.noise * self.random.gauss(0.0, 1.0))
+        def shake(true_s: float) -> float:
+            return true_s * (1.0 + self.noise * self.random.gauss(0.0, 1.0))
 
-        real_blocks = {
-            block.name: shake(self.block_s(block, assignment)) for block in self.graph.blocks if not block.movement
-        }
-        real_glue = {
-            flow.name: shake(seconds) for flow in self.moving if (seconds := self.flow_s(flow, assignment)) > 0.0
-        }
-        kernels = {flow.name: max(1, changes(flow, assignment)) for flow in self.moving if flow.name in real_glue}
+        graph, times, glue = self.graph, self.truth.block_times(), self.truth.glue_map()
+        blocks = [block.name for block in graph.blocks if not block.movement]
+        blocks_s = {name: shake(times[name, form_of(assignment, name)]) for name in blocks}
+        flows_s = {flow.name: flow_seconds(glue[flow.name], flow, assignment) for flow in graph.flows}
+        flows_s = {name: shake(true_s) for name, true_s in flows_s.items() if true_s > 0.0}
+        kernels = {flow.name: max(1, changes(flow, assignment)) for flow in graph.flows if flow.name in flows_s}
         attribution = Attribution(
-            {block: (seconds + self.clock_s) / self.slow for block, seconds in real_blocks.items()},
-            {flow: (seconds + self.clock_s * kernels[flow]) / self.slow for flow, seconds in real_glue.items()},
-            dict.fromkeys(real_blocks, 1),
+            {block: (block_s + self.clock_s) / self.slow for block, block_s in blocks_s.items()},
+            {flow: (flow_s + self.clock_s * kernels[flow]) / self.slow for flow, flow_s in flows_s.items()},
+            dict.fromkeys(blocks_s, 1),
             kernels,
             0.0,
             (),
         )
-        wall = self.overhead_s + sum(real_blocks.values()) + sum(real_glue.values())
-        return MeasuredRun(name, dict(assignment), wall, attribution, name.startswith("mix"))
+        wall_s = self.truth.overhead_s + sum(blocks_s.values()) + sum(flows_s.values())
+        return MeasuredRun(name, dict(assignment), wall_s, attribution, name.startswith("mix"))
 
     def runs(self, mixes: int, seed: int = 0) -> list[MeasuredRun]:
         chosen = {"float32": {}, **pure_assignments(self.graph, CHOICES)}
@@ -104,19 +85,9 @@ class Imagined:
         return [self.run(name, assignment) for name, assignment in chosen.items()]
 
 
-def as_profile(tables: FitTables, graph: Graph, interval_ratio: float = 0.0) -> Profile:
-    machine = Machine("imagined", 1, (), 0, "none", "3")
-    return Profile(
-        graph.model_sha256,
-        Conditions(machine, "imagined", "0", 1, False, "all"),
-        DEFAULT_SCHEME,
-        CHOICES,
-        tables.blocks,
-        tables.glue,
-        tables.overhead_s,
-        interval_ratio,
-        (),
-    )
+def as_profile(tables: FitTables, graph: Graph) -> Profile:
+    empty = profile_of(graph, {}, {})
+    return replace(empty, blocks=tables.blocks, glue=tables.glue, overhead_s=tables.overhead_s)
 
 
 @pytest.mark.parametrize(("noise", "slow", "clock_s"), [(0.0, 1.0, 3e-6), (0.02, 1.0, 3e-6), (0.02, 0.9, 6e-6)])
@@ -133,24 +104,6 @@ def test_predicts_unseen_mixes_of_a_known_machine_within_a_percent(
     assert abs(np.mean(ratios) - 1.0) < 0.004
 
 
-def test_finds_the_times_of_blocks_and_of_conversions(graph: Graph) -> None:
-    machine = Imagined(graph, noise=0.0)
-    tables = fit(machine.runs(mixes=9), graph)
-
-    block_times = {(entry.block, entry.precision): entry for entry in tables.blocks}
-    for key, truth in machine.blocks_s.items():
-        if key in block_times and truth:
-            assert block_times[key].seconds == pytest.approx(truth, rel=0.02, abs=MICROSECOND), key
-            assert block_times[key].deviation_s <= 1e-6
-    assert {key for key in machine.blocks_s if key not in block_times} == set()
-    for entry in tables.glue:
-        truth_of = machine.glue[entry.flow]
-        assert entry.float_s == pytest.approx(truth_of.float_s, rel=0.1, abs=MICROSECOND), entry.flow
-        assert entry.int8_s == pytest.approx(truth_of.int8_s, rel=0.1, abs=MICROSECOND), entry.flow
-        assert entry.quantize_s == pytest.approx(truth_of.quantize_s, rel=0.1, abs=MICROSECOND), entry.flow
-        assert entry.dequantize_s == pytest.approx(truth_of.dequantize_s, rel=0.1, abs=MICROSECOND), entry.flow
-
-
 def test_what_no_kernel_explains_is_overhead(graph: Graph) -> None:
     """Over the runs that it saw, a fit is right on average: the rest of the wall time is the session's own."""
     machine = Imagined(graph, noise=0.05)
@@ -165,8 +118,8 @@ def test_what_no_kernel_explains_is_overhead(graph: Graph) -> None:
 def test_noise_of_a_large_network_is_not_taken_for_the_sessions_own(graph: Graph) -> None:
     """Seconds that walls scatter by have nothing to do with the tens of microseconds that a session takes."""
     machine, shaken = Imagined(graph, noise=0.05), random.Random(1)
-    for key in machine.blocks_s:
-        machine.blocks_s[key] *= 300.0
+    blocks = tuple(replace(block, seconds=300.0 * block.seconds) for block in machine.truth.blocks)
+    machine.truth = replace(machine.truth, blocks=blocks)
     for _ in range(5):
         runs = [replace(run, wall_s=run.wall_s * shaken.uniform(0.8, 1.25)) for run in machine.runs(mixes=11)]
         tables = fit(runs, graph)

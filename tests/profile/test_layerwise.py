@@ -8,7 +8,7 @@ import pytest
 
 from taglio.model.graph import build
 from taglio.model.inputs import random_feed
-from taglio.profile.layerwise import LayerCutter, layer_times, speedups
+from taglio.profile.layerwise import LayerCutter, layer_times
 from taglio.quantize.precision import FLOAT32, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -102,13 +102,3 @@ def test_an_index_that_is_computed_keeps_its_real_values(tmp_path: Path) -> None
     times = layer_times(builder, graph, [FLOAT32], ONE, random_feed(model.inputs, 0))
 
     assert {block for block, _ in times} == {block.name for block in graph.blocks}
-
-
-def test_the_speed_ups_by_hand(network: Case) -> None:
-    """Every block 2 s in float; in int8 the n-th candidate takes n s: 2/n is its speed-up."""
-    candidates = [block.name for block in network.graph.candidates()]
-    times = {(block.name, "float32"): 2.0 for block in network.graph.blocks}
-    times |= {(name, "int8"): float(n) for n, name in enumerate(candidates, 1)}
-
-    assert speedups(times) == {name: 2.0 / n for n, name in enumerate(candidates, 1)}
-    assert [name for name, ratio in speedups(times).items() if ratio > 1] == candidates[:1]

@@ -85,18 +85,6 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
     assert summarize(alone).steady_s == pytest.approx(2.0 * compute_s, rel=0.05)
 
 
-@pytest.mark.parametrize("run_s", [2e-5, 0.01, 0.3, 1.0, 4.0, 20.0])
-def test_a_model_of_seconds_is_measured_less_and_others_as_ever(run_s: float) -> None:
-    effort, pure_runs = Effort(16.0, run_s), 3
-    models = max(3, min(9, effort.models() - pure_runs)) + pure_runs
-    if run_s < 1.0:
-        assert models == 9 + pure_runs and not effort.is_slow(models) and effort.warmup(models) == 2
-    if effort.is_slow(models):  # one run each
-        assert models * run_s * (1 + effort.warmup(models)) <= max(effort.patience_s, (3 + pure_runs) * run_s)
-    else:  # warm-ups, one more that shows the time, the rounds; kernels have rounds of their own
-        assert models * run_s * (3 + 2 * effort.minimum) <= effort.patience_s
-
-
 def test_a_slow_model_is_timed_in_one_run_with_its_kernels() -> None:
     good, bad = conv_relu_chain(), onnx.ModelProto()
     watch = Stopwatch([{"x": np.ones((1, 3, 8, 8), np.float32)}], SessionOptions(1))

@@ -48,11 +48,11 @@ def test_true_float16_is_that_of_numpy(gain: float) -> None:
     proto = in_true_float16(float16(work.model, work.graph, [block.name for block in work.graph.blocks]))
     assert proto is not None
     sample = work.data.held_out.samples[0]
-    (found,) = open_session(proto, SessionOptions(1)).run(None, dict(sample))
+    (answer,) = open_session(proto, SessionOptions(1)).run(None, dict(sample))
     wanted = in_numpy(sample["x"], gain)
     assert np.isfinite(wanted).all() == (gain < 100.0)
-    assert np.array_equal(np.isfinite(found), np.isfinite(wanted))
-    assert np.allclose(found, wanted, rtol=2e-3, atol=2e-3, equal_nan=True)
+    assert np.array_equal(np.isfinite(answer), np.isfinite(wanted))
+    assert np.allclose(answer, wanted, rtol=2e-3, atol=2e-3, equal_nan=True)
 
 
 def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> None:
@@ -63,8 +63,8 @@ def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> Non
     rounded = in_true_float16(proto)
     assert rounded is not None
     for sample, answers in zip(work.data.held_out.samples[:4], work.float_answers(4), strict=True):
-        (found,) = open_session(rounded, SessionOptions(1)).run(None, dict(sample))
-        assert np.linalg.norm(found - answers[0]) < 0.01 * np.linalg.norm(answers[0])
+        (answer,) = open_session(rounded, SessionOptions(1)).run(None, dict(sample))
+        assert np.linalg.norm(answer - answers[0]) < 0.01 * np.linalg.norm(answers[0])
 
 
 def test_a_range_within_float16_leaves_nothing_out() -> None:

@@ -213,7 +213,7 @@ def test_what_the_model_says_of_itself_is_kept(opset: int, tmp_path: Path) -> No
     of = bench(loaded(proto, tmp_path))
     for built in (of.builder.build({}), of.builder.build(whole(of.graph, exact()))):
         assert (built.domain, built.model_version, built.doc_string) == ("org.example", 3, "reads numbers")
-        assert {each.key: each.value for each in built.metadata_props} == {"character": "0\n1\n2"}
+        assert {entry.key: entry.value for entry in built.metadata_props} == {"character": "0\n1\n2"}
 
 
 def test_the_model_is_not_written_to(benches: dict[str, Bench]) -> None:

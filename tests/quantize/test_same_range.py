@@ -38,8 +38,3 @@ def test_a_chain_of_concats_never_doubles_twice() -> None:
     ranges = {"a": (0.0, 1.0), "b": (0.0, 2.0), "c": (0.0, 2.0), "d": (0.0, 4.0), "e": (0.0, 4.0)}
     shared = share_ranges(graph, ranges)
     assert [shared[name][1] for name in "abcde"] == [2.0, 2.0, 2.0, 4.0, 4.0]
-
-
-def test_shapes_and_constants_without_a_range_are_left_out() -> None:
-    ranges = {"a": (0.0, 1.0), "c": (0.0, 1.0)}
-    assert share_ranges(joined(concat("a", "constant", to="c"), concat("i", "j", to="k")), ranges) == ranges

@@ -93,8 +93,8 @@ def test_a_concat_of_unlike_ranges_stays_float(tmp_path: Path) -> None:
     case, reasons = tried(loaded(g.model(g.op("Concat", boxes, scores, axis=1)), tmp_path))
     (reason,) = reasons.values()
     assert "of 256 steps" in reason
-    (found,), (wanted,) = case.quantized(whole(case.graph, exact())), case.float_outputs
-    assert distance([wanted[:, 4:]], [found[:, 4:]]) < 0.05
+    (answer,), (wanted,) = case.quantized(whole(case.graph, exact())), case.float_outputs
+    assert distance([wanted[:, 4:]], [answer[:, 4:]]) < 0.05
 
 
 def test_token_embeddings_are_no_movement_of_their_table(tmp_path: Path) -> None:

@@ -3,57 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import taglio
-from taglio.data.spec import InputSpec
-from taglio.deploy.processor_needs import Needs, unsafe_processors
-from taglio.error import doubts
-from taglio.error.loss import RELATIVE, Metric
 from taglio.error.tasks.task import parse_task
 from taglio.flow.curve import Level
 from taglio.flow.front import Point
-from taglio.flow.joined_rows import RowErrors
 from taglio.flow.outcome import Outcome
-from taglio.profile import busy
-from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.report import remarks, terminal
-from taglio.report.material import Material
+from taglio.report import remarks
+from tests.report.conftest import Printed
 
 SOURCE = Path(taglio.__file__).parent
-
-
-def written_by_stages() -> list[str]:
-    """Notes as the functions word them, from values."""
-    image = InputSpec("x", (1, 3, 8, 8), "float32")
-    pixels, fractions = ([{"x": np.full((1, 3, 8, 8), value, np.float32)}] for value in (200.0, 0.5))
-    values = np.array([[0.0], [9.0]])
-    saturating = replace(DEFAULT_SCHEME, reduced_range=False) if DEFAULT_SCHEME.reduced_range else DEFAULT_SCHEME
-    return [
-        doubts.values_fed([image], fractions, {"x": "divides by 255"}),
-        doubts.values_fed([image], pixels, {}),
-        *doubts.constant_inputs(pixels),
-        *doubts.few_inputs([b"a", b"a"], [b"a"]),
-        doubts.sizes_measured([InputSpec("x", ("batch", "length"), "float32")], [{"x": np.zeros((1, 4), np.float32)}]),
-        doubts.no_numbers([[np.array([np.nan], np.float32)]], ["y"]),
-        doubts.too_few_inputs(values, np.ones((2, 1)), ["y"], 2),
-        doubts.coarse_metric(Metric("top1", True), 10),
-        doubts.exchanged_rows(RELATIVE, ["boxes"]),
-        doubts.nothing_changed(RELATIVE, 0.0, 3, 10),
-        doubts.saturating_sums(saturating, saturates=True),
-        doubts.constant_outputs([[np.zeros(2, np.float32)]] * 2, ["y"]),
-        str(RowErrors(8, 0.01, 0.05)),
-        busy.doubt(0.5) or "",
-        *unsafe_processors(Needs(("int8",), bfloat16=True), ("avx2",)),
-        *unsafe_processors(Needs(("int8",)), ("avx512_vnni",)),
-    ]
-
-
-def test_the_notes_of_the_stages_have_a_kind() -> None:
-    assert all(written_by_stages())
-    assert [note for note in written_by_stages() if remarks.is_fact(note)] == []
-    assert [note for note in written_by_stages() if not any(kind.phrase in note for kind in remarks.KINDS)] == []
 
 
 def test_every_phrase_is_one_that_some_stage_writes() -> None:
@@ -65,9 +25,7 @@ def test_every_phrase_is_one_that_some_stage_writes() -> None:
     assert [phrase for phrase in phrases if not any(phrase.strip() in text for text in texts)] == []
 
 
-def test_the_most_important_remarks_come_first_and_five_are_printed(
-    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_most_important_remarks_come_first_and_five_are_printed(outcome: Outcome, printed: Printed) -> None:
     notes = (
         "values fed: image 0 to 1",
         "something that no kind knows",
@@ -83,9 +41,8 @@ def test_the_most_important_remarks_come_first_and_five_are_printed(
     assert [line for line, start in zip(lines, starts, strict=False) if not line.startswith(start)] == []
     assert lines[0].endswith("; check the data and their preprocessing") and lines[-1] == notes[1]
     assert remarks.facts(busy_outcome) == notes[:1]
-    terminal.outcome(Path("out"), replace(material, outcome=busy_outcome))
-    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
-    assert len(printed) == remarks.MOST + 1 and printed[-1] == "- 2 more in out/report.html, or with --verbose"
+    listed = [line for line in printed(busy_outcome) if line.startswith("- ")]
+    assert len(listed) == remarks.MOST + 1 and listed[-1] == "- 2 more in out/report.html, or with --verbose"
 
 
 FLOAT, FASTER, MOVED = (1.0, 0, ""), (0.5, 3, ""), (0.5, 0, "openvino")

@@ -12,31 +12,16 @@ from taglio.flow.outcome import Outcome
 from taglio.report import answer, page, terminal
 from taglio.report.material import Material
 from taglio.ways.result import Rate
+from tests.report.conftest import Printed
 from tests.report.made_up_rate import made_up_limited_rate, made_up_rate
-from tests.report.seen import Seen, read
+from tests.report.seen import read
 
 CAPACITY = "1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2 callers"
 LIMITED = "149 requests/s (145 to 153), 19 of 20 answered within 43.8 ms of 50 ms allowed, 1.60 × float32's 93"
 
 
-def rated(material: Material, rate: Rate) -> Outcome:
-    assert material.outcome is not None
-    return replace(material.outcome, rate=rate)
-
-
-def printed(outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str], **how: bool) -> list[str]:
-    terminal.outcome(Path("out"), replace(material, outcome=outcome), **how)
-    return capsys.readouterr().out.replace("\u00a0", " ").splitlines()
-
-
-def drawn(outcome: Outcome, material: Material) -> Seen:
-    shown = read(page.render(replace(material, outcome=outcome)))
-    assert shown.wrong == []
-    return shown
-
-
-def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(rated(material, made_up_rate()), material, capsys)
+def test_the_first_line_is_the_capacity(outcome: Outcome, printed: Printed) -> None:
+    lines = printed(replace(outcome, rate=made_up_rate()))
     where = "error 0.800 % of 1 % allowed: out/components/ for ONNX Runtime"
     assert lines[:2] == [
         f"{CAPACITY}; 163 items/s, {where}",
@@ -44,9 +29,9 @@ def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.Captu
     ]
 
 
-def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(material: Material) -> None:
+def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(outcome: Outcome) -> None:
     rate = made_up_limited_rate()
-    line = answer.sentence(rated(material, rate), "out").replace("\u00a0", " ")
+    line = answer.sentence(replace(outcome, rate=rate), "out").replace("\u00a0", " ")
     assert line == f"{LIMITED}; capacity 163 items/s, error 0.800 % of 1 % allowed: out/ for ONNX Runtime"
     assert "float32 keeps that at no rate; capacity" in str(replace(rate, base_rate_per_s=0.0))
     assert str(replace(rate, rate_per_s=None)) == f"{CAPACITY}; 163 items/s, but no rate keeps 50 ms"
@@ -60,9 +45,9 @@ def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(material: Materia
     ],
 )
 def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
-    rate: Rate, head: str, best: str, material: Material, capsys: pytest.CaptureFixture[str]
+    rate: Rate, head: str, best: str, outcome: Outcome, printed: Printed
 ) -> None:
-    lines = [" ".join(line.split()) for line in printed(rated(material, rate), material, capsys)]
+    lines = [" ".join(line.split()) for line in printed(replace(outcome, rate=rate))]
     start = lines.index("Ways that were tried, best first; figures of the search, not confirmed")
     assert lines[start + 1 : start + 3] == [
         f"model way {head} role",
@@ -75,9 +60,10 @@ def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
 
 
 @pytest.mark.parametrize("rate", [made_up_rate(), made_up_limited_rate()])
-def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material) -> None:
-    found = drawn(rated(material, rate), material)
-    words = "".join(found.sections["ways"].replace("\u00a0", " ").split("\n"))
+def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material, outcome: Outcome) -> None:
+    shown = read(page.render(replace(material, outcome=replace(outcome, rate=rate))))
+    assert shown.wrong == []
+    words = "".join(shown.sections["ways"].replace("\u00a0", " ").split("\n"))
     for expected in (
         "2 runs at once, 1 thread each",
         "84.0 MB",
@@ -88,30 +74,29 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material)
     ):
         assert expected in words
     assert ("149 requests/s (145 to 153), p95 43.8 ms" in words) is (rate.max_latency_s is not None)
-    assert len(found.charts) == 5
-    sorted_by = [attributes for _, attributes in found.elements if "aria-sort" in attributes]
+    assert len(shown.charts) == 5
+    sorted_by = [attributes for _, attributes in shown.elements if "aria-sort" in attributes]
     assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
 
 
-def test_the_json_object_has_every_figure_with_its_ends(material: Material) -> None:
-    assert material.outcome is not None
-    assert terminal.outcome_object(Path("out"), material.outcome)["rate"] is None
-    made = terminal.outcome_object(Path("out"), rated(material, made_up_limited_rate()))["rate"]
-    made = json.loads(msgspec.json.encode(made))
-    assert (made["capacity_per_s_low"], made["capacity_per_s"], made["capacity_per_s_high"]) == (158, 163, 168)
-    assert (made["over_one_low"], made["over_many"], made["rate_per_s_high"]) == (1.47, 1.6, 153)
-    assert made["way"] == {"threads": 1, "at_once": 2, "joined": 1, "spinning": False}
-    assert (made["callers"], made["openings"], made["max_latency_s"], made["base_rate_per_s"]) == (2, 8, 0.05, 93)
-    assert (made["runtime"], made["model"], made["memory_bytes"]) == ("onnxruntime", "plan 1", 84_000_000)
-    assert made["loads"][0]["p99_s"] is None and made["loads"][2]["share"] == 0.9
-    assert made["tried"][1]["way"]["joined"] == 2 and made["tried"][1]["rate_per_s"] == pytest.approx(0.9 * 158)
-    assert made["alone"].startswith("an input") and made["left_out"] == ["float32 with 4 runs at once"]
-    unlimited = terminal.outcome_object(Path("out"), rated(material, made_up_rate()))["rate"]
+def test_the_json_object_has_every_figure_with_its_ends(outcome: Outcome) -> None:
+    assert terminal.outcome_object(Path("out"), outcome)["rate"] is None
+    limited = terminal.outcome_object(Path("out"), replace(outcome, rate=made_up_limited_rate()))["rate"]
+    rate = json.loads(msgspec.json.encode(limited))
+    assert (rate["capacity_per_s_low"], rate["capacity_per_s"], rate["capacity_per_s_high"]) == (158, 163, 168)
+    assert (rate["over_one_low"], rate["over_many"], rate["rate_per_s_high"]) == (1.47, 1.6, 153)
+    assert rate["way"] == {"threads": 1, "at_once": 2, "joined": 1, "spinning": False}
+    assert (rate["callers"], rate["openings"], rate["max_latency_s"], rate["base_rate_per_s"]) == (2, 8, 0.05, 93)
+    assert (rate["runtime"], rate["model"], rate["memory_bytes"]) == ("onnxruntime", "plan 1", 84_000_000)
+    assert rate["loads"][0]["p99_s"] is None and rate["loads"][2]["share"] == 0.9
+    assert rate["tried"][1]["way"]["joined"] == 2 and rate["tried"][1]["rate_per_s"] == pytest.approx(0.9 * 158)
+    assert rate["alone"].startswith("an input") and rate["left_out"] == ["float32 with 4 runs at once"]
+    unlimited = terminal.outcome_object(Path("out"), replace(outcome, rate=made_up_rate()))["rate"]
     assert [unlimited[name] for name in ("max_latency_s", "rate_per_s", "rate_per_s_low", "p95_s")] == [None] * 4
 
 
-def test_the_delivered_readme_speaks_of_the_capacity(material: Material) -> None:
-    outcome, setup, plan = rated(material, made_up_limited_rate()), material.setup, material.plan
+def test_the_delivered_readme_speaks_of_the_capacity(material: Material, outcome: Outcome) -> None:
+    setup, plan = material.setup, material.plan
     assert setup is not None and plan is not None
-    facts = _facts(Delivery(setup, material.profile, plan, outcome, []))
+    facts = _facts(Delivery(setup, material.profile, plan, replace(outcome, rate=made_up_limited_rate()), []))
     assert facts.speedup == f"{CAPACITY}, over 8 openings of both: 163 items/s with 2 runs at once, 1 thread each"

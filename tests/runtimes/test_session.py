@@ -11,10 +11,9 @@ import onnx
 import pytest
 
 from taglio.errors import BadModel
-from taglio.runtimes import onnxruntime
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import opener
-from tests.models import Sketch, parsed, pyramid, saved, two_in_two_out
+from tests.models import parsed, pyramid, saved, two_in_two_out
 
 ONE = SessionOptions(1)
 HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
@@ -104,20 +103,6 @@ def single(operator: str = "Relu (x)", dtype: str = "float", opset: int = 17, ir
     proto = parsed(f"({dtype}[2, 3] x) => ({dtype}[2, 3] y) {{ y = {operator} }}", imports=f'"": {opset}')
     proto.ir_version = ir_version
     return proto
-
-
-@pytest.mark.parametrize(("most", "left"), [(3, 2), (2, 3)])
-def test_equal_operators_are_not_looked_for_in_a_large_model(
-    most: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Opening 100,000 operators took over two minutes of a core."""
-    monkeypatch.setattr(onnxruntime, "_MOST_COMPARED", most)
-    g = Sketch()
-    x = g.input("x", 1, 4)
-    y = g.op("Mul", g.op("Sin", x), g.op("Sin", x))
-    basic = SessionOptions(1, Optimization.BASIC)
-    open_session(g.model(g.rename(y, "y")), basic, save_optimized=tmp_path / "simple.onnx")
-    assert len(onnx.load(tmp_path / "simple.onnx").graph.node) == left
 
 
 @pytest.mark.whole

@@ -62,8 +62,8 @@ def test_lines_of_a_batch_are_read_one_by_one(batch_second: bool) -> None:
     labels = np.empty(2, object)
     labels[:] = [np.array(["ab", "cc"]), np.array(["abc"])]
     for truth in (None, labels):
-        known = {"character": CHARACTERS}
-        found = scored("ctc", changed, outputs, truth, image=(8, 24), batches=[2, 1], metadata=known)
-        assert found == pytest.approx(1 - 2 / 7)
+        metadata = {"character": CHARACTERS}
+        score = scored("ctc", changed, outputs, truth, image=(8, 24), batches=[2, 1], metadata=metadata)
+        assert score == pytest.approx(1 - 2 / 7)
     with pytest.raises(BadData, match=r"label of sample 0 has the shape \[1\] for a batch of 2"):
         scored("ctc", changed, outputs, labels[::-1], image=(8, 24), batches=[2, 1])
