@@ -138,22 +138,6 @@ def test_the_checker_never_meets_the_solver(trees: dict[str, ast.Module]) -> Non
     assert not [name for name in reached if name.split(".")[0] in ("highspy", "scipy")]
 
 
-def test_imports_stand_at_the_top(trees: dict[str, ast.Module]) -> None:
-    assert [
-        f"{module}:{line}"
-        for module, tree in trees.items()
-        # A command imports what it runs; what is delivered imports the one runtime that it needs.
-        if room_of(module) != "cli" and module != "taglio.deploy.verify"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for line, _ in imported(node)
-    ] == []
-
-
-def test_a_docstring_says_what_a_module_is(trees: dict[str, ast.Module]) -> None:
-    assert [module for module, tree in trees.items() if not ast.get_docstring(tree)] == []
-
-
 def test_files_are_short_and_named_after_a_concept() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
     assert {path: count for path, count in lines.items() if count > LONGEST} == {}, "a part has a name of its own"

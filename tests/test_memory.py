@@ -23,7 +23,7 @@ def test_a_shelf_gives_what_was_put_there(room: float | None) -> None:
     for index, wanted in enumerate(given):
         for one, other in zip(shelf[index], wanted, strict=True):
             np.testing.assert_equal(one, other)
-    assert [len(each) for each in shelf[1:3]] == [2, 2]
+    assert [len(values) for values in shelf[1:3]] == [2, 2]
     assert shelf.shapes(2) == [(2, 3), (2,)]
     np.testing.assert_equal(shelf[-1][0], np.zeros((), np.bool_))
     assert sum(1 for _ in shelf) == len(given)

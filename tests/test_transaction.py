@@ -55,8 +55,8 @@ def test_leftovers_that_are_links_are_removed(name: str, out: Path, mine: Path) 
     (mine / ".gone").write_text(json.dumps(["plan.json"]))
     (out / name).symlink_to(mine)
     replaced(out)
-    assert {each.name for each in mine.iterdir()} == {"letter.txt", ".gone"}
-    assert [each.name for each in out.iterdir()] == ["plan.json"]
+    assert {entry.name for entry in mine.iterdir()} == {"letter.txt", ".gone"}
+    assert [entry.name for entry in out.iterdir()] == ["plan.json"]
 
 
 @pytest.mark.parametrize(
