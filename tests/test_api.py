@@ -157,14 +157,14 @@ def test_what_cannot_be_used_is_named_by_its_argument(
 def test_what_was_made_from_another_model_is_refused(result: Result, samples: np.ndarray) -> None:
     # A search may end before errors are studied, where no plan seems faster.
     error = taglio.error_model(taglio.Model(pyramid(), samples, threads=1), result.profile, effort=0.01)
-    other, made = taglio.Model(conv_relu_chain(), samples, threads=1), (result.profile, error)
+    other, tables = taglio.Model(conv_relu_chain(), samples, threads=1), (result.profile, error)
     stages: dict[str, Callable[[], object]] = {
         "`profile` was made from another model: make it from ": lambda: taglio.error_model(other, result.profile),
-        "`profile` was made": lambda: taglio.plan_model(other, *made, max_error=BOUND),
+        "`profile` was made": lambda: taglio.plan_model(other, *tables, max_error=BOUND),
         "`plan` was made": lambda: taglio.build(other, result.plan),
         "`profile` was made from": lambda: taglio.run_model(other, result.profile, result.plan, result.built),
         "`profile` has the type ErrorModel: give a Profile": lambda: taglio.plan_model(
-            other, *cast(Any, made[::-1]), max_error=BOUND
+            other, *cast(Any, tables[::-1]), max_error=BOUND
         ),
         "`model` has the type str: give a taglio.Model": lambda: taglio.profile_model(cast(Any, "model.onnx")),
     }

@@ -255,8 +255,3 @@ def test_numbers_beyond_all_use_are_refused(command: str, option: str, value: st
 
 def test_a_device_is_no_model() -> None:
     refused(taglio("inspect", "/dev/zero"), "/dev/zero: cannot be read (not a regular file)")
-
-
-def test_help_says_that_a_metric_may_come_from_the_current_folder() -> None:
-    """Whoever runs taglio in a folder of somebody else's should know that it may import from there."""
-    assert "also from the current directory" in " ".join(taglio("optimize", "--help").out.split())

@@ -59,10 +59,10 @@ def written(path: Path, value: Any) -> Path:
 def tokenizer(folder: Path, **settings: Any) -> Beside:
     """A tokenizer of five words beside a model."""
     tokenizers = pytest.importorskip("tokenizers")
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 3, "c": 4}, "[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 3, "c": 4}, "[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     folder.mkdir(exist_ok=True)
-    made.save(str(folder / "tokenizer.json"))
+    words.save(str(folder / "tokenizer.json"))
     written(folder / "tokenizer_config.json", settings)
     return Beside((folder,))
 
@@ -363,10 +363,10 @@ def test_crop_takes_the_middle(tmp_path: Path) -> None:
 def saved(folder: Path, columns: dict[str, Any], **features: Any) -> Path:
     """A dataset on the disk."""
     datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_dict(columns)
+    dataset = datasets.Dataset.from_dict(columns)
     for name, feature in features.items():
-        made = made.cast_column(name, feature)
-    made.save_to_disk(str(folder))
+        dataset = dataset.cast_column(name, feature)
+    dataset.save_to_disk(str(folder))
     return folder
 
 

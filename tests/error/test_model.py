@@ -73,6 +73,6 @@ def test_no_prediction_is_larger_than_what_was_measured() -> None:
     graph = sketch.graph()
     far = model(OutputModel("y", (BlockNoise("conv0", "int8", 1e4),), (), 0.0, 1.0))
     assert far.predict(graph, {"conv0": INT8}) == pytest.approx(100.0)
-    known = replace(far, subsets=(Subset({}, RUINED, 2.0), Subset({}, 0.2, 0.2)), parts=(PartLoss("y", 1.5),))
-    assert known.predict(graph, {"conv0": INT8}) == 1.5
-    assert replace(known, parts=()).predict(graph, {"conv0": INT8}) == 0.2
+    measured = replace(far, subsets=(Subset({}, RUINED, 2.0), Subset({}, 0.2, 0.2)), parts=(PartLoss("y", 1.5),))
+    assert measured.predict(graph, {"conv0": INT8}) == 1.5
+    assert replace(measured, parts=()).predict(graph, {"conv0": INT8}) == 0.2

@@ -28,8 +28,8 @@ def metered(case: Case, samples: int) -> ErrorMeter:
     return ErrorMeter(switchable, case.held_out.samples[:samples], case.model.outputs)
 
 
-def fitted(case: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
-    return fit_model(case.model, DEFAULT_SCHEME, known, meter=meter, held_out=case.held_out, confidence=0.9)
+def fitted(case: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:
+    return fit_model(case.model, DEFAULT_SCHEME, study, meter=meter, held_out=case.held_out, confidence=0.9)
 
 
 def studied(case: Case, meter: ErrorMeter, budget: Budget) -> ErrorModel:
@@ -47,21 +47,21 @@ def meter(network: Case) -> ErrorMeter:
 
 
 @pytest.fixture(scope="module")
-def known(network: Case, meter: ErrorMeter) -> Measured:
+def study(network: Case, meter: ErrorMeter) -> Measured:
     return measure(network.graph, CHOICES, meter, BUDGET)
 
 
 @pytest.fixture(scope="module")
-def model(network: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
-    return fitted(network, meter, known)
+def model(network: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:
+    return fitted(network, meter, study)
 
 
 @pytest.fixture(scope="module")
 def unseen(network: Case, model: ErrorModel) -> list[dict[str, Precision]]:
     """30 subsets of every size that the study did not measure."""
-    known = [subset.assignment for subset in model.subsets]
+    measured = [subset.assignment for subset in model.subsets]
     drawn = random_subsets(network.graph, CHOICES, 40, seed=1000)
-    fresh = [subset for subset in drawn if subset and {n: p.name for n, p in subset.items()} not in known]
+    fresh = [subset for subset in drawn if subset and {n: p.name for n, p in subset.items()} not in measured]
     return fresh[:30]
 
 
@@ -84,12 +84,12 @@ def test_unseen_subsets_are_ranked_and_covered(
     assert 1.0 <= model.upper(1.0) < 2.0
 
 
-def test_the_upper_end_is_higher_where_few_of_many_inputs_were_studied(network: Case, known: Measured) -> None:
+def test_the_upper_end_is_higher_where_few_of_many_inputs_were_studied(network: Case, study: Measured) -> None:
     """It is of the error on all of them."""
     few, all_of_them = metered(network, 6), replace(network.held_out, samples=network.held_out.samples[:6])
-    upper = fit_model(network.model, DEFAULT_SCHEME, known, meter=few, held_out=all_of_them, confidence=0.9).upper_log
-    assert 0.0 <= upper < fitted(network, few, known).upper_log < upper + 0.5
-    one = replace(known, subset_readings=[replace(reading, spread=inf) for reading in known.subset_readings])
+    upper = fit_model(network.model, DEFAULT_SCHEME, study, meter=few, held_out=all_of_them, confidence=0.9).upper_log
+    assert 0.0 <= upper < fitted(network, few, study).upper_log < upper + 0.5
+    one = replace(study, subset_readings=[replace(reading, spread=inf) for reading in study.subset_readings])
     assert fitted(network, few, one).upper_log >= log(2.0)
 
 
@@ -146,11 +146,11 @@ def test_a_model_without_candidates_has_no_error(tmp_path: Path) -> None:
 
 
 def test_the_upper_end_covers_what_a_planner_picks(
-    network: Case, meter: ErrorMeter, known: Measured, model: ErrorModel
+    network: Case, meter: ErrorMeter, study: Measured, model: ErrorModel
 ) -> None:
     """Picks of other bounds and times saved than the study's own; with random subsets alone it covers fewer."""
     seen = {tuple(subset.assignment) for subset in model.subsets}
-    picks = [subset for subset in picked_subsets(network.graph, known, 40, seed=99) if tuple(subset) not in seen]
+    picks = [subset for subset in picked_subsets(network.graph, study, 40, seed=99) if tuple(subset) not in seen]
     assert len(picks) >= 20
     covered = [meter.error(subset) <= model.upper(model.predict(network.graph, subset)) for subset in picks]
     assert np.mean(covered) >= 0.8
@@ -161,13 +161,13 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
     """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     near = meter.error(effective(network.graph, dict.fromkeys(blocks, INT8), INT8)) / 8.0
-    known = measure(network.graph, CHOICES, meter, BUDGET, near=near)
-    model = fitted(network, meter, known)
+    study = measure(network.graph, CHOICES, meter, BUDGET, near=near)
+    model = fitted(network, meter, study)
     close = [subset for subset in model.subsets if near / 3.0 < subset.error < 3.0 * near]
     # Where int8 sums saturate the errors are others, and fewer picks are new.
     assert 0.9 * BUDGET.maximum_subsets < len(model.subsets) <= BUDGET.maximum_subsets
     assert len(close) >= 0.6 * len(model.subsets)
-    picks = picked_subsets(network.graph, known, 20, seed=99)
+    picks = picked_subsets(network.graph, study, 20, seed=99)
     ratios = [model.predict(network.graph, subset) / meter.error(subset) for subset in picks]
     assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15
 
@@ -175,8 +175,8 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
 def test_blocks_that_save_no_time_are_seldom_picked(network: Case, meter: ErrorMeter) -> None:
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     slow = set(blocks[: len(blocks) // 2])
-    known = measure(network.graph, CHOICES, meter, Budget(0.0, 12, 12), near=1e-3)
+    study = measure(network.graph, CHOICES, meter, Budget(0.0, 12, 12), near=1e-3)
     picks = picked_subsets(
-        network.graph, known, 20, 7, {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
+        network.graph, study, 20, 7, {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
     )
     assert np.mean([name in slow for subset in picks for name in subset]) < 0.4

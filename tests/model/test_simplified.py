@@ -137,7 +137,7 @@ def test_a_table_that_operators_write_is_not_stored_in_the_model(table: str, tmp
     rows = 400_000
     read = "i = Cast <to = 7> (at) g = Gather (t, i) y = Add (g, x)"
     text = f"(float[1] at, float[1, 4] x) => (float[1, 4] y) {{ {table} {read} }}"
-    constants = {"row": np.ones((1, 4)), "shape": np.array([rows, 4]), "times": np.array([rows, 1])}
+    constants: dict[str, object] = {"row": np.ones((1, 4)), "shape": np.array([rows, 4]), "times": np.array([rows, 1])}
     constants |= {"zero": np.float32(0), "end": np.float32(4 * rows), "one": np.float32(1)}
     used = {name: value for name, value in constants.items() if name in table}
     assert loaded(parsed(text, used), tmp_path).proto.ByteSize() < 10_000

@@ -36,32 +36,32 @@ def test_float16_of_any_block_is_close_and_of_float16(name: str, tmp_path: Path)
     model, graph = case(TINY[name](), tmp_path)
     reference, before = run(model.proto, model), model.proto.SerializeToString(deterministic=True)
     for blocks in [[block.name] for block in graph.blocks] + [[block.name for block in graph.blocks]]:
-        made = float16(model, graph, blocks)
-        assert distance(reference, run(made, model)) < 2e-3
-        halves = {t.name for t in made.graph.initializer if t.data_type == TensorProto.FLOAT16}
+        converted = float16(model, graph, blocks)
+        assert distance(reference, run(converted, model)) < 2e-3
+        halves = {t.name for t in converted.graph.initializer if t.data_type == TensorProto.FLOAT16}
         asked = {operator for block in blocks for operator in graph.block(block).operators}
         floats = {t.name for t in model.proto.graph.initializer if t.data_type == TensorProto.FLOAT}
-        for node in made.graph.node:
+        for node in converted.graph.node:
             for weight in node.input:
                 if weight.split("/")[0] in floats and not (node.op_type == "Resize" and weight == node.input[2]):
                     assert (weight in halves) == (node.name in asked), node.name
-        for value in (*made.graph.input, *made.graph.output):
+        for value in (*converted.graph.input, *converted.graph.output):
             assert value.type.tensor_type.elem_type == TensorProto.FLOAT
-        assert [value.name for value in made.graph.output] == list(model.outputs)
-        onnx.checker.check_model(made)
+        assert [value.name for value in converted.graph.output] == list(model.outputs)
+        onnx.checker.check_model(converted)
     assert model.proto.SerializeToString(deterministic=True) == before
 
 
 def test_float32_blocks_are_untouched(tmp_path: Path) -> None:
     model, graph = case(two_in_two_out(), tmp_path)
     middle, end = run(model.proto, model)
-    made = float16(model, graph, ["conv6"])
-    half_middle, half_end = run(made, model)
+    converted = float16(model, graph, ["conv6"])
+    half_middle, half_end = run(converted, model)
     np.testing.assert_array_equal(middle, half_middle)
     assert 0 < distance([end], [half_end]) < 2e-3
     # The tool alone would pass every tensor between two float32 operators through float16.
-    assert sum(node.op_type == "Cast" for node in made.graph.node) == 2
-    tensors = {name for node in made.graph.node for name in node.output}
+    assert sum(node.op_type == "Cast" for node in converted.graph.node) == 2
+    tensors = {name for node in converted.graph.node for name in node.output}
     assert {name for node in model.proto.graph.node for name in node.output} - {"end"} <= tensors
 
 
@@ -97,8 +97,8 @@ def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:
     before = run(model.proto, model)
     for name in ("conv0", "reducesum1", "conv4"):
         assert distance(before, run(float16(model, graph, [name]), model)) < 2e-3
-    made, done, (left,) = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
-    assert distance(before, run(made, model)) < 2e-3
+    converted, done, (left,) = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
+    assert distance(before, run(converted, model)) < 2e-3
     assert {"conv0", "reducesum1", "conv4"} == {*done}
     assert "2 of 5 blocks left in float32: block if3: float16 bodies cannot read" in left
 

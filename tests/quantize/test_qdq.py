@@ -81,12 +81,12 @@ def bench(model: Model) -> Bench:
 
 @pytest.fixture(scope="module")
 def benches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bench]:
-    made = {name: bench(loaded(make(), tmp_path_factory.mktemp(name))) for name, make in TINY.items()}
+    by_name = {name: bench(loaded(make(), tmp_path_factory.mktemp(name))) for name, make in TINY.items()}
     digits = bench(load(digits_model()))
     with np.load(digits_data()) as data:
         image = data["image"][7:8]
-    made["digits"] = replace(digits, feed={"image": image})
-    return made
+    by_name["digits"] = replace(digits, feed={"image": image})
+    return by_name
 
 
 def forms(scheme: Scheme) -> tuple[Precision, Precision]:

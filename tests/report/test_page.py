@@ -110,9 +110,9 @@ def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
 
 
 def test_a_profile_is_enough(copy: Path) -> None:
-    made = (copy / "profile.json", copy / "graph.json")
+    kept = (copy / "profile.json", copy / "graph.json")
     for path in [*copy.glob("*.json"), *copy.glob("*.onnx"), *copy.glob("components/*")]:
-        if path not in made:
+        if path not in kept:
             path.unlink()
     sections = seen(page.write(copy)).sections
     assert "All int8 is about 1.8 × as fast as float, not confirmed" in sections["header"]

@@ -72,13 +72,13 @@ def test_a_larger_limit_is_offered_where_it_gains(
     speed-up."""
     base, (share, blocks, runtime), (int8_share, error) = outcome.float32.latency, plan, int8
     chosen = replace(outcome.plan, latency=base.times(share), int8_blocks=blocks)
-    known = replace(
+    tried = replace(
         outcome,
         plan=replace(chosen, runtime=runtime or chosen.runtime),
         int8=replace(outcome.int8, latency=base.times(int8_share), error=error),
         curve=tuple(Level(limit, speed_up, 5) for limit, speed_up in levels),
     )
-    lines = [line for line in remarks.ranked(known) if "larger limit" in line]
+    lines = [line for line in remarks.ranked(tried) if "larger limit" in line]
     assert len(lines) == bool(offer)
     assert all(f"a larger limit is predicted to give about {offer}\u00a0%, not confirmed" in line for line in lines)
 

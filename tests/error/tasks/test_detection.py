@@ -208,11 +208,11 @@ def test_average_precision_is_the_area_counted_by_hand() -> None:
 def test_a_sample_that_counts_twice_is_two_samples() -> None:
     labels = np.array([[[*BOXES[0][0], 0]], [[*BOXES[1][0], 1]]])
     one, other = ssd([((40.0, 1.0, 60.0, 12.0), 0.95, 0), *BOXES[:1]]), ssd(BOXES[1:2])
-    for known in (None, labels):
+    for truths in (None, labels):
         truth = [ssd(BOXES), ssd(BOXES)]
-        twice = None if known is None else known[[0, 0, 1]]
+        twice = None if truths is None else truths[[0, 0, 1]]
         expected = scored("detection", [one, one, other], [truth[0], *truth], twice, image=IMAGE)
-        weighed = scored("detection", [one, other], truth, known, image=IMAGE, weights=np.array([2.0, 1.0]))
+        weighed = scored("detection", [one, other], truth, truths, image=IMAGE, weights=np.array([2.0, 1.0]))
         assert weighed == pytest.approx(expected)
 
 
@@ -221,8 +221,8 @@ def test_key_points_behind_the_classes_that_the_metadata_names_are_no_scores() -
         out = yolo8(boxes)["output0"]
         return {"output0": np.concatenate([out, np.full((1, 3, 40), 30.0, np.float32)], axis=1)}
 
-    known = {"names": "{0: 'person', 1: 'car'}"}
-    assert scored("detection", [pose(BOXES[:1])], [pose(BOXES)], image=IMAGE, metadata=known) == pytest.approx(2 / 3)
+    names = {"names": "{0: 'person', 1: 'car'}"}
+    assert scored("detection", [pose(BOXES[:1])], [pose(BOXES)], image=IMAGE, metadata=names) == pytest.approx(2 / 3)
     assert scored("detection", [yolo8(BOXES)], [yolo8(BOXES)], image=IMAGE, metadata={"names": "person"}) == 1.0
 
 
