@@ -96,6 +96,16 @@ def test_one_measured_subset_is_enough_to_answer() -> None:
     assert fitted.predict(np.ones((1, 4)))[0] == pytest.approx(0.02, rel=0.15)
 
 
+def test_fewer_subsets_than_terms_are_met_closely() -> None:
+    """Networks have several times as many terms as subsets are measured."""
+    misses = []
+    for seed in range(6):
+        drawn = world(seed)
+        terms = fit_terms(drawn.rows[:12], drawn.errors[:12], drawn.start)
+        misses.append(np.abs(np.log(terms.predict(drawn.rows[:12]) / drawn.errors[:12])).mean())
+    assert np.mean(misses) < 0.06
+
+
 @pytest.mark.parametrize(
     ("ratios", "confidence", "expected"),
     [
