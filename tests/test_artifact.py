@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -188,21 +187,3 @@ def test_a_folder_in_the_way_is_refused(kept: Path) -> None:
     with pytest.raises(BadArtifact, match=r"cannot be written .*: choose another folder$"):
         artifact.save(kept.parent / "folder", "value", MODEL, KEPT)
     assert [path.name for path in sorted(kept.parent.iterdir())] == ["folder", "value.json"]
-
-
-def test_a_reader_never_sees_half_a_file(kept: Path) -> None:
-    values = [Value(str(index), (float(index),) * 2000, {}) for index in range(30)]
-
-    def write() -> None:
-        for value in values:
-            artifact.save(kept, "value", MODEL, value)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    seen = 0
-    while writer.is_alive():
-        assert artifact.load(kept, "value", Value) in [KEPT, *values]
-        seen += 1
-        writer.join(0.001)  # a reader that never rests keeps it from writing for half a minute
-    assert seen > 0
-    assert artifact.load(kept, "value", Value) == values[-1]

@@ -143,13 +143,6 @@ def test_a_table_that_operators_write_is_not_stored_in_the_model(table: str, tmp
     assert loaded(parsed(text, used), tmp_path).proto.ByteSize() < 10_000
 
 
-def test_weights_that_are_moved_are_folded_whatever_their_size(tmp_path: Path) -> None:
-    g = Sketch(33)
-    moved = g.op("Transpose", g.weight(600, 500), perm=[1, 0])
-    model = loaded(g.model(g.op("MatMul", g.input("x", 1, 500), moved)), tmp_path)
-    assert [node.op_type for node in model.proto.graph.node] == ["MatMul"]
-
-
 # Outputs
 
 

@@ -48,36 +48,33 @@ def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, 
     ],
 )
 def test_shapes_tell_the_task(inputs: list[Tensor], outputs: list[Tensor], task: str | None) -> None:
-    suggestion = suggest(inputs, outputs, {}, vocabularies=[30000])
-    assert (suggestion.metric if suggestion else None) == task
+    hint = suggest(inputs, outputs, {}, vocabularies=[30000])
+    assert (hint.metric if hint else None) == task
 
 
 def test_characters_in_the_metadata_tell_a_recogniser() -> None:
-    suggestion = suggest(tensors(LINE), tensors((1, 40, 5)), {"character": "a\nb\nc"})
-    assert suggestion is not None and (suggestion.metric, suggestion.why) == ("ctc", "the metadata names 3 characters")
+    hint = suggest(tensors(LINE), tensors((1, 40, 5)), {"character": "a\nb\nc"})
+    assert hint is not None and (hint.metric, hint.why) == ("ctc", "the metadata names 3 characters")
     assert suggest(tensors(LINE), tensors((1, 64, 20, 20)), {"character": "text\ntable\nx"}) is None  # classes
 
 
 def test_the_task_in_ultralytics_metadata_is_taken() -> None:
     unknown = tensors((1, 0, 0))  # no size of the image is fixed
-    suggestion = suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment", "names": "{0: 'car'}"})
-    assert suggestion is not None and (suggestion.metric, suggestion.why) == (
-        "detection",
-        'the metadata names the task "segment"',
-    )
+    hint = suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment", "names": "{0: 'car'}"})
+    assert hint is not None and (hint.metric, hint.why) == ("detection", 'the metadata names the task "segment"')
     assert suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment"}) is None
 
 
 def test_names_of_classes_or_of_another_kind_tell_no_recogniser() -> None:
-    suggestion = suggest(tensors((1, 3, 224, 224)), tensors((1, 4)), {"character": "0\n90\n180\n270"})
-    assert suggestion is not None and suggestion.metric == "top1"
-    suggestion = suggest(tensors((1, 3, 0, 0)), tensors((0, 0, 97)), {"character": "<!DOCTYPE html>\n<html>"})
-    assert suggestion is None
+    hint = suggest(tensors((1, 3, 224, 224)), tensors((1, 4)), {"character": "0\n90\n180\n270"})
+    assert hint is not None and hint.metric == "top1"
+    hint = suggest(tensors((1, 3, 0, 0)), tensors((0, 0, 97)), {"character": "<!DOCTYPE html>\n<html>"})
+    assert hint is None
 
 
 def test_a_size_that_is_not_known_is_not_claimed() -> None:
-    suggestion = suggest(tensors((0, 3, 0, 0)), tensors((0, 1, 0, 0)), {})
-    assert suggestion is not None and suggestion.why == "output t0 [?, 1, ?, ?] may be as large as the image"
+    hint = suggest(tensors((0, 3, 0, 0)), tensors((0, 1, 0, 0)), {})
+    assert hint is not None and hint.why == "output t0 [?, 1, ?, ?] may be as large as the image"
 
 
 def test_pooled_states_are_an_embedding_and_scores_are_not(tmp_path: Path) -> None:
@@ -125,5 +122,5 @@ def test_boxes_joined_with_scores_are_no_maps_of_classes(last: str, task: str | 
 @pytest.mark.whole
 def test_real_networks(name: str, task: str) -> None:
     model = load(SHARED / "models" / f"{name}.onnx")
-    suggestion = suggest_for(model, build(model, observe_random(model)[0]))
-    assert suggestion is not None and suggestion.metric == task
+    hint = suggest_for(model, build(model, observe_random(model)[0]))
+    assert hint is not None and hint.metric == task
