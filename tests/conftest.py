@@ -79,7 +79,7 @@ def brief() -> Iterator[None]:
 
 
 # What only the whole way from a model to a plan makes, or processes of their own.
-WHOLE = frozenset({"base", "counted", "digits_staged", "optimized", "server", "serving", "tiny_staged", "workspace"})
+WHOLE = frozenset({"base", "digits_staged", "optimized", "result", "server", "serving", "tiny_staged", "workspace"})
 HERE = Path(__file__).parent
 
 
@@ -202,7 +202,7 @@ def _staged(case: Case, factory: pytest.TempPathFactory, name: str, bound: float
             "run": (out, "--runs", 20),
             "report": (out,),
         }
-        return {each: taglio(each, *arguments, "--json").json() for each, arguments in runs.items()}
+        return {stage: taglio(stage, *arguments, "--json").json() for stage, arguments in runs.items()}
 
     folder, printed = once(factory, name, make)
     return Staged(folder / "out", bound, printed)

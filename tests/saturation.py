@@ -41,11 +41,11 @@ class ExactProduct(Product):
 def answers(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray], *, saturates: bool) -> list[np.ndarray]:
     """The outputs for `feed`. Raises AssertionError if no product reads u8 values and s8 weights."""
     kind = Product if saturates else ExactProduct
-    made = version_converter.convert_version(proto, 21)  # the evaluator has no DequantizeLinear of older opsets
-    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.graph.initializer}
-    writer = {name: node for node in made.graph.node for name in node.output}
+    converted = version_converter.convert_version(proto, 21)  # the evaluator has no DequantizeLinear of older opsets
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in converted.graph.initializer}
+    writer = {name: node for node in converted.graph.node for name in node.output}
     replaced = 0
-    for node in made.graph.node:
+    for node in converted.graph.node:
         if node.op_type not in ("MatMul", "Gemm"):
             continue
         pair = [writer.get(name) for name in node.input[:2]]
@@ -60,5 +60,5 @@ def answers(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray], *, saturates
         )
         replaced += 1
     assert replaced, "no product of u8 values with s8 weights"
-    made.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
-    return [np.asarray(value) for value in ReferenceEvaluator(made, new_ops=[kind]).run(None, dict(feed))]
+    converted.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+    return [np.asarray(value) for value in ReferenceEvaluator(converted, new_ops=[kind]).run(None, dict(feed))]

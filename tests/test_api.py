@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,13 +17,9 @@ import taglio
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.check import check
 from taglio.deploy.folder import read
-from taglio.error.switchable import Switchable
 from taglio.errors import BadArtifact, BadData, BadModel, BadOption, Infeasible
-from taglio.flow import opening, work
 from taglio.flow.opening import Model
 from taglio.flow.result import Result
-from taglio.plan.result import LOCAL, Plan
-from taglio.profile.result import Profile
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case
 from tests.models import Sketch, conv_relu_chain, pyramid
@@ -37,57 +33,10 @@ def samples() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32)
 
 
-@dataclass
-class Counts:
-    """How often something was made, by what."""
-
-    network: int = 0
-    data: int = 0
-    graph: int = 0
-    builders: int = 0
-    switchables: int = 0
-    calibrations: int = 0
-
-
 @pytest.fixture(scope="module")
-def counted(samples: np.ndarray) -> tuple[Result, Counts]:
-    """The whole flow on a model and arrays in memory, with the making of everything counted."""
-    counts = Counts()
-    with pytest.MonkeyPatch.context() as patch:
-
-        def count(name: str, field: str) -> None:
-            home = next(each for each in (opening, work) if hasattr(each, name))
-            real = getattr(home, name)
-
-            def wrapped(*given: Any, **options: Any) -> Any:
-                setattr(counts, field, getattr(counts, field) + 1)
-                return real(*given, **options)
-
-            patch.setattr(home, name, wrapped)
-
-        real_init = Switchable.__init__
-
-        def counted_init(*given: Any, **options: Any) -> None:
-            counts.switchables += 1
-            real_init(*given, **options)
-
-        patch.setattr(Switchable, "__init__", counted_init)
-        for name, field in (
-            ("load_network", "network"), ("from_values", "data"), ("build", "graph"), ("QdqBuilder", "builders"),
-            ("calibrate", "calibrations"),
-        ):  # fmt: skip
-            count(name, field)
-        result = taglio.optimize(pyramid(), {"x": samples}, max_error=BOUND, threads=1, **QUICK)
-    return result, counts
-
-
-@pytest.fixture(scope="module")
-def result(counted: tuple[Result, Counts]) -> Result:
-    return counted[0]
-
-
-def test_one_run_makes_everything_once(counted: tuple[Result, Counts]) -> None:
-    assert counted[1] == Counts(network=1, data=1, graph=1, builders=1, switchables=1, calibrations=1)
+def result(samples: np.ndarray) -> Result:
+    """The whole flow on a model and arrays in memory."""
+    return taglio.optimize(pyramid(), {"x": samples}, max_error=BOUND, threads=1, **QUICK)
 
 
 def test_a_result_holds_the_plan_the_table_and_the_model(result: Result) -> None:
@@ -147,31 +96,19 @@ def test_what_is_missing_is_named_without_flags(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
-def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) -> None:
+def test_stages_place_a_model_on_several_devices(result: Result, samples: np.ndarray) -> None:
     told: list[str] = []
     model = taglio.Model(pyramid(), samples, threads=1, runtime="onnxruntime")
     assert repr(model) == "Model: tiny, 11 blocks, 11 can be int8, 10 samples"
     profile = taglio.profile_model(model, progress=lambda stage, *_: told.append(stage), **QUICK)
     error = taglio.error_model(model, profile, effort=0.01)
-    plan = taglio.plan_model(model, profile, error, max_error=BOUND, effort=0.01, force_int8=["conv0"])
-    built = taglio.build(model, plan)
-    report = taglio.run_model(model, profile, plan, built, runs=3)
-    kinds: list[object] = [profile, plan]
-    assert [type(each) for each in kinds] == [Profile, Plan] and told
-    assert dict(plan.assignment())["conv0"].scheme == profile.scheme
-    assert plan.measured_error is not None and plan.measured_error <= BOUND
-    assert built.proof is not None and report.plan_sha256 == plan.fingerprint() and report.plan.runs == 3
-    answer = taglio.place(
-        taglio.candidate(model, profile, error, max_error=BOUND, profiles={"far": profile}), two_devices(),
-        time_limit_s=0.5,
-    )  # fmt: skip
-    (placed,) = answer.plans
-    found = answer.assembled.workloads[0]
-    check(found.graph, found.error, two_devices(), placed, max_noise=found.noise_limits)
-    assert {each.device for each in placed.placements} <= {"near", "far"} and placed.start == "near"
-    assert {each.device for each in plan.placements} == {LOCAL}
+    candidate = taglio.candidate(model, profile, error, max_error=BOUND, profiles={"far": profile})
+    answer = taglio.place(candidate, two_devices(), time_limit_s=0.5)
+    (placed,), workload = answer.plans, answer.assembled.workloads[0]
+    check(workload.graph, workload.error, two_devices(), placed, max_noise=workload.noise_limits)
+    assert told and {placement.device for placement in placed.placements} <= {"near", "far"}
     with pytest.raises(BadOption, match="another plan"):
-        taglio.run_model(model, profile, placed, built)
+        taglio.run_model(model, profile, result.plan, taglio.build(model, placed))
 
 
 def two_devices() -> Cluster:
@@ -183,60 +120,31 @@ def test_a_model_in_any_form_is_the_same_model(samples: np.ndarray, tmp_path: Pa
     proto = pyramid()
     onnx.save(proto, tmp_path / "m.onnx")
     forms = (proto, proto.SerializeToString(), tmp_path / "m.onnx", str(tmp_path / "m.onnx"))
-    models = [Model(each, samples, threads=1) for each in forms]
+    models = [Model(form, samples, threads=1) for form in forms]
     assert len({model.model.sha256 for model in models}) == 1
     assert models[0].inputs == models[2].inputs and models[0].graph == models[3].graph
-
-
-def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp_path: Path) -> None:
-    """The cache of Hugging Face's hub: names are links to files that are called by their hash."""
-    blobs, names = tmp_path / "blobs", tmp_path / "snapshots"
-    blobs.mkdir()
-    names.mkdir()
-    onnx.save(pyramid(), blobs / "a1", save_as_external_data=True, location="m.onnx_data", size_threshold=0)
-    (blobs / "m.onnx_data").rename(blobs / "b2")
-    for name, blob in (("m.onnx", "a1"), ("m.onnx_data", "b2")):
-        (names / name).symlink_to(blobs / blob)
-    model = taglio.Model(names / "m.onnx", samples, threads=1)
-    assert model.name == "m"
-    assert model.model.sha256 != "" and Path(model.setup.model) == names / "m.onnx"
 
 
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
         ({"model": 3}, BadModel, "`model` has the type int: give a path, bytes or an onnx.ModelProto"),
-        ({"model": b"no model"}, BadModel, "not an ONNX file"),
-        ({"model": "nowhere.onnx"}, BadModel, "no such file"),
         ({"data": 3}, BadData, "`data` has the type int"),
-        ({"data": {"z": np.zeros((4, 3, 8, 8), np.float32), "y": np.zeros(3)}}, BadData, "inputs"),
-        ({"data": iter(())}, BadData, "`data` has no samples"),
-        ({"data": np.zeros((4, 3, 9, 9), np.float32)}, BadData, "`data`"),
         ({"labels": np.arange(3)}, BadData, "labels"),
         ({"max_error": "much"}, BadOption, "`max_error` is 'much'"),
         ({"max_error": None}, BadOption, "`max_error` is missing"),
-        ({"metric": "top1"}, BadOption, "top1 is a score, not an error: give `max_drop` 0.1"),
         ({"max_error": None, "max_drop": {"top1": 0.9}}, BadOption, "or `min_score` 0.9 for the worst value"),
-        ({"max_error": -1.0}, BadOption, "`max_error` is -1.0"),
-        ({"max_error": 5}, BadOption, "`max_error` is 5, which is 500%: for 5 % give 0.05"),
-        ({"effort": 0}, BadOption, "`effort` is 0: give a number above 0"),
         ({"confidence": 2}, BadOption, "`confidence` is 2: give a number above 0 and below 1"),
         ({"cpus": "1"}, BadOption, "`cpus` is '1': give a whole number"),
-        ({"threads": 0}, BadOption, "`threads` must be from 1 to"),
         ({"threads": "two"}, BadOption, "`threads`: expected int, got str"),
         ({"memory_limit": "2GB"}, BadOption, "`memory_limit`: expected int"),
-        ({"seed": -1}, BadOption, "`seed` must be at least 0"),
         ({"runtime": "abacus"}, BadOption, "abacus: use auto or onnxruntime or openvino$"),
-        ({"runtime": "openvino-bf16"}, BadOption, "or openvino; bfloat16 is a form of blocks in openvino$"),
-        ({"scheme": "int7"}, BadOption, "int7"),
         ({"scheme": 8}, BadOption, "`scheme` has the type int"),
-        ({"metric": "psnr"}, BadOption, "`metric`"),
         ({"metric": np.mean}, BadOption, "`metric`: expected str, got object"),
         ({"shapes": {"z": (1, 3)}}, BadModel, "`shapes` names the input z"),
         ({"shapes": [1, 3]}, BadOption, "`shapes` is [1, 3]: give a shape by input name"),
         ({"shapes": {"x": 1}}, BadOption, "`shapes` is {'x': 1}: give a shape by input name"),
         ({"keep_float": 3}, BadOption, "`keep_float` is 3"),
-        ({"keep_float": ["nothing*"]}, BadOption, "nothing"),
         ({"preprocess": "rgb"}, BadOption, "`preprocess` is for folders of images"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
@@ -253,15 +161,14 @@ def test_what_cannot_be_used_is_named_by_its_argument(
 def test_what_was_made_from_another_model_is_refused(result: Result, samples: np.ndarray) -> None:
     # A search may end before errors are studied, where no plan seems faster.
     error = taglio.error_model(taglio.Model(pyramid(), samples, threads=1), result.profile, effort=0.01)
-    other, made = taglio.Model(conv_relu_chain(), samples, threads=1), (result.profile, error)
+    other, tables = taglio.Model(conv_relu_chain(), samples, threads=1), (result.profile, error)
     stages: dict[str, Callable[[], object]] = {
         "`profile` was made from another model: make it from ": lambda: taglio.error_model(other, result.profile),
-        "`profile` was made": lambda: taglio.plan_model(other, *made, max_error=BOUND),
-        "`profile` was made ": lambda: taglio.candidate(other, *made),
+        "`profile` was made": lambda: taglio.plan_model(other, *tables, max_error=BOUND),
         "`plan` was made": lambda: taglio.build(other, result.plan),
         "`profile` was made from": lambda: taglio.run_model(other, result.profile, result.plan, result.built),
         "`profile` has the type ErrorModel: give a Profile": lambda: taglio.plan_model(
-            other, *cast(Any, made[::-1]), max_error=BOUND
+            other, *cast(Any, tables[::-1]), max_error=BOUND
         ),
         "`model` has the type str: give a taglio.Model": lambda: taglio.profile_model(cast(Any, "model.onnx")),
     }
@@ -316,9 +223,9 @@ def test_no_refusal_of_the_library_names_a_flag() -> None:
             continue
         for raised in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)):
             texts = [
-                each.value
-                for each in ast.walk(raised)
-                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                constant.value
+                for constant in ast.walk(raised)
+                if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
             ]
             wrong += [f"{path}:{raised.lineno}: {text}" for text in texts if re.search(r"(^|\W)--[a-z]", text)]
     assert wrong == []

@@ -44,9 +44,9 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, object] = {"taglio": taglio, "numpy": np, "cluster": tmp_path / "cluster.toml"}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     said, seen = list[str](), set[str]()
-    for each in (*ORDER, taglio):
-        parsed = doctest.DocTestParser().get_doctest(inspect.getdoc(each) or "", names, each.__name__, None, 0)
-        assert parsed.examples, f"{each.__name__} has no example"
+    for public in (*ORDER, taglio):
+        parsed = doctest.DocTestParser().get_doctest(inspect.getdoc(public) or "", names, public.__name__, None, 0)
+        assert parsed.examples, f"{public.__name__} has no example"
         parsed.examples = [example for example in parsed.examples if example.source not in seen]
         seen.update(example.source for example in parsed.examples)
         runner.run(parsed, out=said.append, clear_globs=False)
@@ -57,5 +57,5 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_public_name_is_explained() -> None:
     for name in taglio.__all__:
-        each = getattr(taglio, name)
-        assert len(inspect.getdoc(inspect.unwrap(each)) or "") > 40, name
+        public = getattr(taglio, name)
+        assert len(inspect.getdoc(inspect.unwrap(public)) or "") > 40, name

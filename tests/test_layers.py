@@ -111,10 +111,7 @@ def test_imports_run_one_way(trees: dict[str, ast.Module]) -> None:
     [
         ("taglio.model.graph", "from taglio import profile"),
         ("taglio.profile.measure", "def f():\n    from taglio.error.model import ErrorModel"),
-        ("taglio.data.dataset", "from taglio.quantize.scheme import Scheme"),
         ("taglio.plan.one_machine", "from .program import Program"),
-        ("taglio.errors", "from taglio import __version__"),
-        ("taglio.cli", "import taglio.utils"),
     ],
 )
 def test_a_reversed_import_is_found(module: str, line: str) -> None:
@@ -139,22 +136,6 @@ def test_the_checker_never_meets_the_solver(trees: dict[str, ast.Module]) -> Non
     assert "taglio.plan.result" in reached
     assert reached & planning <= {"taglio.plan.check", "taglio.plan.result", "taglio.cluster.planning.check"}
     assert not [name for name in reached if name.split(".")[0] in ("highspy", "scipy")]
-
-
-def test_imports_stand_at_the_top(trees: dict[str, ast.Module]) -> None:
-    assert [
-        f"{module}:{line}"
-        for module, tree in trees.items()
-        # A command imports what it runs; what is delivered imports the one runtime that it needs.
-        if room_of(module) != "cli" and module != "taglio.deploy.verify"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for line, _ in imported(node)
-    ] == []
-
-
-def test_a_docstring_says_what_a_module_is(trees: dict[str, ast.Module]) -> None:
-    assert [module for module, tree in trees.items() if not ast.get_docstring(tree)] == []
 
 
 def test_files_are_short_and_named_after_a_concept() -> None:
@@ -204,9 +185,3 @@ def test_nothing_happens_on_import(tmp_path: Path) -> None:
     done = imported_under_watch(tmp_path, *ours)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_watch_sees_what_an_import_does(tmp_path: Path) -> None:
-    (tmp_path / "careless.py").write_text("open('left', 'w')")
-    done = imported_under_watch(tmp_path, "careless")
-    assert (done.returncode, done.stderr) == (1, "opens left to write\n")

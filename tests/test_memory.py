@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from taglio import memory
-from taglio.memory import Shelf, free_bytes, give_back, make_room, peak_bytes, used_bytes
+from taglio.memory import Shelf, free_bytes, give_back, peak_bytes, used_bytes
 
 
 def lists() -> list[list[object]]:
@@ -23,7 +23,7 @@ def test_a_shelf_gives_what_was_put_there(room: float | None) -> None:
     for index, wanted in enumerate(given):
         for one, other in zip(shelf[index], wanted, strict=True):
             np.testing.assert_equal(one, other)
-    assert [len(each) for each in shelf[1:3]] == [2, 2]
+    assert [len(values) for values in shelf[1:3]] == [2, 2]
     assert shelf.shapes(2) == [(2, 3), (2,)]
     np.testing.assert_equal(shelf[-1][0], np.zeros((), np.bool_))
     assert sum(1 for _ in shelf) == len(given)
@@ -44,17 +44,6 @@ def test_memory_is_counted() -> None:
     assert min(peak_bytes(), used_bytes()) > held.nbytes
     give_back()
     assert free_bytes() > 0
-
-
-@pytest.mark.parametrize(("limit", "given_back"), [(None, 0), (1e15, 0), (1.0, 1)])
-def test_room_is_made_only_where_there_is_little(
-    limit: float | None, given_back: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Collecting garbage takes a tenth of a second, which forty models of a tiny network would each wait for."""
-    calls: list[None] = []
-    monkeypatch.setattr(memory, "give_back", lambda: calls.append(None))
-    make_room(limit)
-    assert len(calls) == given_back
 
 
 def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,25 +30,16 @@ def literals() -> Iterator[str]:
                 yield as_flags(node.value)
 
 
-@pytest.fixture(scope="module")
-def source() -> list[str]:
-    return list(literals())
-
-
-def written_by(text: str, message: str) -> bool:
-    """Whether `text` of the source is the whole of a message, or all behind its leading `…`. A value may be empty."""
-    pattern = re.compile(".*".join(re.escape(part) for part in text.split(ANY)))
-    return any(pattern.fullmatch(part) for part in (message, message.removeprefix(ANY)))
-
-
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
-def test_a_quoted_message_is_written_by_the_code(source: list[str], message: str) -> None:
-    long = [text for text in source if len(text.replace(ANY, "").strip()) >= 12]
-    assert any(written_by(text, message) for text in long)
-
-
-def test_a_message_that_no_code_writes_is_noticed(source: list[str]) -> None:
-    assert not any(written_by(text, "the machine was tired") for text in source if len(text.replace(ANY, "")) >= 12)
+def test_every_quoted_message_is_written_by_the_code() -> None:
+    """A text of the source is the whole of a message, or all behind its leading `…`. A value may be empty."""
+    long = {text for text in literals() if len(text.replace(ANY, "").strip()) >= 12}
+    patterns = [re.compile(".*".join(map(re.escape, text.split(ANY)))) for text in long]
+    unwritten = [
+        message
+        for message in MESSAGES
+        if not any(pattern.fullmatch(text) for pattern in patterns for text in (message, message.removeprefix(ANY)))
+    ]
+    assert MESSAGES and unwritten == []
 
 
 def test_every_file_of_a_workspace_is_named() -> None:
@@ -56,7 +47,7 @@ def test_every_file_of_a_workspace_is_named() -> None:
     artifacts = ("setup", "graph", "profile", "error", "plan", "run", "delivered", "outcome", "manifest")
     assert {workspace.SETUP, workspace.GRAPH, workspace.PROFILE, workspace.ERROR, workspace.PLAN} <= set(artifacts)
     names = [f"{name}.json" for name in artifacts]
-    names += [name for made in workspace.MADE_FROM.values() for name in made]
+    names += [name for files in workspace.MADE_FROM.values() for name in files]
     names += [workspace.FLOAT_MODEL, f"{workspace.RANGES}.json", f"{workspace.FLOATS}-*.json"]
     names += [verify.MANIFEST, verify.SAMPLES, write.README, write.VERIFY]
     names += [f"{name}/" for name in (*FOLDERS, STANDBY) if name]

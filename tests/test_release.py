@@ -6,9 +6,6 @@ import tomllib
 from datetime import UTC, date, datetime
 from typing import Any
 
-import pytest
-
-from scripts import supported_docs
 from tests.end_to_end.command import ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -25,28 +22,6 @@ def test_the_version_is_in_the_changelog_and_the_citation() -> None:
     assert f"\n## {dated}\n" in text("CHANGELOG.md")
     assert (citation["version"], citation["license"]) == (version, PROJECT["license"])
     assert date.fromisoformat(citation["date-released"]) <= datetime.now(tz=UTC).date()
-
-
-def test_the_table_of_forms_is_what_the_code_decides() -> None:
-    page = text("docs/operators.md")
-    assert "| MatMulNBits with 4 bits | ✓ | ✓ |  |  |  |  | ✓ |" in page
-    assert "| Resize, cubic | this Resize writes values outside its input's range, which int8 would clip |" in page
-
-
-def test_the_layout_has_a_row_for_every_folder() -> None:
-    page = text("docs/layout.md")
-    folders = [path.parent for path in (ROOT / "src" / "taglio").glob("*/**/__init__.py")]
-    assert [folder.name for folder in folders if f"{folder.relative_to(ROOT / 'src' / 'taglio')}/` |" not in page] == []
-
-
-@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
-def test_every_dependency_was_tested_in_a_version_that_is_pinned(requirement: str) -> None:
-    name, allowed = supported_docs._split(requirement)
-    row = next(line for line in text("docs/supported.md").splitlines() if line.startswith(f"| {name} | taglio |"))
-    tested = row.split("|")[4].strip()
-    least = allowed.removeprefix("≥ ").partition(",")[0]
-    numbers = [tuple(int(part) for part in re.findall(r"\d+", each)) for each in (least, tested)]
-    assert numbers[0] <= numbers[1]
 
 
 def steps() -> list[tuple[str, str]]:

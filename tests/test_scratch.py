@@ -26,16 +26,16 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "_YOUNG_S", 0.0)
     processes, folders = [], []
     for _ in range(2):
-        each = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", _HOLD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**ENVIRONMENT, "TMPDIR": str(tmp_path)},
         )
-        assert each.stdout is not None
-        processes.append(each)
-        folders.append(Path(each.stdout.readline().strip()))
+        assert process.stdout is not None
+        processes.append(process)
+        folders.append(Path(process.stdout.readline().strip()))
     dead, alive = folders
     (dead / "model.onnx").write_bytes(b"half")
     processes[0].kill()

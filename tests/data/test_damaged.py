@@ -67,16 +67,12 @@ def labelled(path: Path) -> Dataset:
 # The file of each kind, and how it is read.
 KINDS: dict[str, tuple[Callable[[], bytes], Callable[[Path], Dataset]]] = {
     "jpg": (lambda: encoded("JPEG"), lambda path: load(path.parent, [PICTURE])),
-    "png": (lambda: encoded("PNG"), lambda path: load(path.parent, [PICTURE])),
-    "webp": (lambda: encoded("WEBP"), lambda path: load(path.parent, [PICTURE])),
     "bmp": (lambda: encoded("BMP"), lambda path: load(path.parent, [PICTURE])),
     "wav": (sound, lambda path: load(path.parent, [SOUND])),
     "npy": (array, lambda path: load(path, [OPEN])),
-    "npz": (lambda: packed(zipfile.ZIP_DEFLATED), lambda path: load(path, [OPEN])),
     "lzma.npz": (lambda: packed(zipfile.ZIP_LZMA), lambda path: load(path, [OPEN])),
     "csv": (lambda: b"file,label\na,1\nb,2\nc,0\n", labelled),
     "json": (lambda: json.dumps({"a": 1, "b": [[1, 2, 3, 4, 0]], "c": "text"}).encode(), labelled),
-    "txt": (lambda: b"a\t1\nb\t2\nc\t3\n", labelled),
 }
 
 
@@ -109,12 +105,9 @@ def shaped(shape: str) -> str:
 @pytest.mark.parametrize("kind", ["npy", "npz"])
 @pytest.mark.parametrize(
     "header",
-    [
-        shaped("(3, -3)"), shaped("(1" + "0" * 30 + ", 3)"), shaped("(True, 3)"), shaped("3"), "{[]: 1}", "(" * 5000,
-        "{'descr': '<f4", "-" * 5000 + "1", "{'descr': (), 'fortran_order': False, 'shape': (3,)}",
-    ],
-    ids=["negative", "huge", "bool", "no tuple", "unhashable", "nested", "cut", "recursion", "no type"],
-)  # fmt: skip
+    [shaped("(3, -3)"), shaped("(1" + "0" * 30 + ", 3)"), "(" * 5000, "{'descr': '<f4"],
+    ids=["negative", "huge", "nested", "cut"],
+)
 def test_a_damaged_header_is_named(header: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"data.{kind}"
     if kind == "npy":
@@ -143,7 +136,7 @@ def test_names_of_members_are_no_paths(tmp_path: Path) -> None:
             archive.writestr(name, array())
     data = load(path, [OPEN])
     assert data.remarks == (f"{path}: left out '/etc/other', '../../up', not among the model's inputs",)
-    assert sorted(each.name for each in tmp_path.rglob("*")) == ["data.npz", "in"]
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["data.npz", "in"]
 
 
 def tiff_tag(number: int, kind: int, value: bytes) -> bytes:
@@ -165,7 +158,7 @@ def test_metadata_of_odd_types_does_not_matter(tmp_path: Path) -> None:
     image.save(tmp_path / "b.png", exif=exif[:40])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        turned, as_it_is = (each["x"][0, 0] for each in load(tmp_path, [PICTURE]).samples)
+        turned, as_it_is = (sample["x"][0, 0] for sample in load(tmp_path, [PICTURE]).samples)
     assert not said
     assert turned[3, 5] == 1.0
     assert as_it_is.sum() == 1.0

@@ -38,7 +38,7 @@ def test_arrays_of_arrays_and_labels_that_differ_in_shape() -> None:
         data = from_values(values, [spec], labels=labels)
         assert [sample["ids"].shape for sample in data.samples] == [(1, 3), (1, 5), (1, 3), (1, 4)]
         assert data.labels is not None
-        assert [label.shape for label in data.labels] == [each.shape for each in boxes]
+        assert [label.shape for label in data.labels] == [box.shape for box in boxes]
 
 
 def test_a_generator_may_fill_one_buffer() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taglio.error.information import Watch, rank_correlation
+from taglio.error.information import Watch
 from taglio.error.tally import Tally
 
 Pairs = list[tuple[np.ndarray, np.ndarray]]
@@ -119,10 +119,3 @@ def test_a_mask_is_lost_only_where_its_places_are(size: int) -> None:
     assert lost([(mask * (1.0 - 1e-6 * rng.random(size)), mask) for mask in masks]) == ""
     assert lost([(mask, np.zeros(size)) for mask in masks]) == "is 0 everywhere"
     assert lost([(mask, mask[::-1]) for mask in masks]) == "ranks its values in a different order"
-
-
-def test_rank_correlation_is_spearmans() -> None:
-    assert rank_correlation(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([5.0, 6.0, 7.0, 8.0, 7.0])) == pytest.approx(
-        0.8207826816681233
-    )
-    assert rank_correlation(np.arange(4.0), np.zeros(4)) == 0.0

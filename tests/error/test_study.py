@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from taglio.error.combine import Measured, fit_model
-from taglio.error.loss import RELATIVE
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import StudyAim, StudyBudget, measure, picked_subsets, random_subsets
@@ -29,14 +28,8 @@ def metered(case: Case, samples: int) -> ErrorMeter:
     return ErrorMeter(switchable, case.held_out.samples[:samples], case.model.outputs)
 
 
-def test_fewer_subsets_are_measured_where_each_takes_long() -> None:
-    budget = StudyBudget(seconds=26.0)
-    assert [budget.subsets(26.0, each_s) for each_s in (0.01, 0.5, 5.0, 20.0, 100.0)] == [96, 52, 10, 8, 8]
-    assert StudyBudget(0.0, 2, 2).subsets(0.0, 20.0) == 2
-
-
-def fitted(case: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
-    return fit_model(case.model, DEFAULT_SCHEME, known, meter=meter, held_out=case.held_out, confidence=0.9)
+def fitted(case: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:
+    return fit_model(case.model, DEFAULT_SCHEME, study, meter=meter, held_out=case.held_out, confidence=0.9)
 
 
 def studied(case: Case, meter: ErrorMeter, budget: StudyBudget) -> ErrorModel:
@@ -54,21 +47,21 @@ def meter(network: Case) -> ErrorMeter:
 
 
 @pytest.fixture(scope="module")
-def known(network: Case, meter: ErrorMeter) -> Measured:
+def study(network: Case, meter: ErrorMeter) -> Measured:
     return measure(network.graph, CHOICES, meter, BUDGET, StudyAim())
 
 
 @pytest.fixture(scope="module")
-def model(network: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
-    return fitted(network, meter, known)
+def model(network: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:
+    return fitted(network, meter, study)
 
 
 @pytest.fixture(scope="module")
 def unseen(network: Case, model: ErrorModel) -> list[dict[str, Precision]]:
     """30 subsets of every size that the study did not measure."""
-    known = [subset.assignment for subset in model.subsets]
+    measured = [subset.assignment for subset in model.subsets]
     drawn = random_subsets(network.graph, CHOICES, 40, seed=1000)
-    fresh = [each for each in drawn if each and {n: p.name for n, p in each.items()} not in known]
+    fresh = [subset for subset in drawn if subset and {n: p.name for n, p in subset.items()} not in measured]
     return fresh[:30]
 
 
@@ -79,8 +72,8 @@ def ranks(values: Sequence[float]) -> np.ndarray:
 def test_unseen_subsets_are_ranked_and_covered(
     network: Case, meter: ErrorMeter, model: ErrorModel, unseen: list[dict[str, Precision]]
 ) -> None:
-    measured = [meter.error(each) for each in unseen]
-    predicted = [model.predict(network.graph, each) for each in unseen]
+    measured = [meter.error(subset) for subset in unseen]
+    predicted = [model.predict(network.graph, subset) for subset in unseen]
     assert len(unseen) == 30
 
     # Spearman's rank correlation
@@ -91,74 +84,43 @@ def test_unseen_subsets_are_ranked_and_covered(
     assert 1.0 <= model.upper(1.0) < 2.0
 
 
-def test_the_upper_end_is_higher_where_few_of_many_inputs_were_studied(network: Case, known: Measured) -> None:
+def test_the_upper_end_is_higher_where_few_of_many_inputs_were_studied(network: Case, study: Measured) -> None:
     """It is of the error on all of them."""
     few, all_of_them = metered(network, 6), replace(network.held_out, samples=network.held_out.samples[:6])
-    upper = fit_model(network.model, DEFAULT_SCHEME, known, meter=few, held_out=all_of_them, confidence=0.9).upper_log
-    assert 0.0 <= upper < fitted(network, few, known).upper_log < upper + 0.5
-    one = replace(known, subset_readings=[replace(each, spread=inf) for each in known.subset_readings])
+    upper = fit_model(network.model, DEFAULT_SCHEME, study, meter=few, held_out=all_of_them, confidence=0.9).upper_log
+    assert 0.0 <= upper < fitted(network, few, study).upper_log < upper + 0.5
+    one = replace(study, subset_readings=[replace(reading, spread=inf) for reading in study.subset_readings])
     assert fitted(network, few, one).upper_log >= log(2.0)
-
-
-def test_nothing_quantised_is_no_error_and_the_upper_end_is_not_below_the_middle(
-    network: Case, model: ErrorModel, unseen: list[dict[str, Precision]]
-) -> None:
-    assert model.predict(network.graph, {}) == 0.0 == model.upper(0.0)
-    for each in unseen[:5]:
-        assert 0.0 < model.predict(network.graph, each) <= model.upper(model.predict(network.graph, each))
-
-
-def test_blocks_alone_are_predicted_as_measured(network: Case, model: ErrorModel) -> None:
-    predicted = [model.predict(network.graph, {each.block: INT8}) for each in model.alone if each.precision == "int8"]
-    measured = [each.error for each in model.alone if each.precision == "int8"]
-    assert np.corrcoef(ranks(predicted), ranks(measured))[0, 1] > 0.85
-
-
-def test_it_says_what_it_was_made_from(network: Case, meter: ErrorMeter, model: ErrorModel) -> None:
-    able = {block.name: block for block in network.graph.candidates() if not block.movement}
-    assert (model.model_sha256, model.data_sha256) == (network.model.sha256, network.held_out.sha256)
-    assert (model.scheme, model.metric, model.confidence) == (DEFAULT_SCHEME, RELATIVE, 0.9)
-    assert model.samples == meter.samples == 6
-    assert len(model.subsets) == 48 and model.evaluations == len(model.alone) + 48
-    assert {each.block for each in model.alone} == set(able)
-    (output,) = model.outputs
-    assert output.output == "logits" and 0.3 <= output.exponent <= 1.5
-    assert {(each.block, each.precision) for each in output.blocks} == {
-        (name, p.name) for name, block in able.items() for p in CHOICES[1:] if p.fits(block)
-    }
-    assert all(each.own >= 0.0 for each in output.blocks) and all(each.noise >= 0.0 for each in output.edges)
-    for subset in model.subsets:
-        assert subset.error >= 0.0 and subset.predicted >= 0.0
 
 
 def test_the_held_back_predictions_are_not_the_fits_own(network: Case, model: ErrorModel) -> None:
     """What is written beside each measured subset comes from a fit without it, or the interval would flatter."""
-    subsets = [each for each in model.subsets if each.error > 0.0]
-    own = [model.predict(network.graph, {b: named(p) for b, p in each.assignment.items()}) for each in subsets]
-    honest = [each.predicted for each in subsets]
-    truth = [each.error for each in subsets]
+    subsets = [subset for subset in model.subsets if subset.error > 0.0]
+    own = [model.predict(network.graph, {b: named(p) for b, p in subset.assignment.items()}) for subset in subsets]
+    honest = [subset.predicted for subset in subsets]
+    truth = [subset.error for subset in subsets]
     assert np.mean(np.abs(np.log(np.divide(own, truth)))) < np.mean(np.abs(np.log(np.divide(honest, truth))))
 
 
 def named(name: str) -> Precision:
-    return next(each for each in CHOICES if each.name == name)
+    return next(form for form in CHOICES if form.name == name)
 
 
 def test_random_subsets_are_of_every_size_repeatable_and_as_they_will_run(network: Case) -> None:
     subsets = random_subsets(network.graph, CHOICES, 60, seed=3)
     assert subsets == random_subsets(network.graph, CHOICES, 60, seed=3)
     assert subsets != random_subsets(network.graph, CHOICES, 60, seed=4)
-    sizes = [len(each) for each in subsets]
+    sizes = [len(subset) for subset in subsets]
     count = len(network.graph.candidates())
     assert min(sizes) < 0.2 * count and max(sizes) > 0.7 * count
-    assert {p.name for each in subsets for p in each.values()} == {"int8", "int8-anchor"}
-    for each in subsets:
-        assert effective(network.graph, each, INT8) == each
-        assert all(p.fits(network.graph.block(name)) for name, p in each.items())
+    assert {p.name for subset in subsets for p in subset.values()} == {"int8", "int8-anchor"}
+    for subset in subsets:
+        assert effective(network.graph, subset, INT8) == subset
+        assert all(p.fits(network.graph.block(name)) for name, p in subset.items())
 
 
 def test_no_measurement_is_spent_on_nothing_or_on_what_is_known(model: ErrorModel) -> None:
-    drawn = [tuple(sorted(each.assignment.items())) for each in model.subsets]
+    drawn = [tuple(sorted(subset.assignment.items())) for subset in model.subsets]
     assert () not in drawn and len(set(drawn)) == len(drawn)
 
 
@@ -184,13 +146,15 @@ def test_a_model_without_candidates_has_no_error(tmp_path: Path) -> None:
 
 
 def test_the_upper_end_covers_what_a_planner_picks(
-    network: Case, meter: ErrorMeter, known: Measured, model: ErrorModel
+    network: Case, meter: ErrorMeter, study: Measured, model: ErrorModel
 ) -> None:
     """Picks of other bounds and times saved than the study's own; with random subsets alone it covers fewer."""
-    seen = {tuple(each.assignment) for each in model.subsets}
-    picks = [each for each in picked_subsets(network.graph, known, 40, StudyAim(seed=99)) if tuple(each) not in seen]
+    seen = {tuple(subset.assignment) for subset in model.subsets}
+    picks = [
+        subset for subset in picked_subsets(network.graph, study, 40, StudyAim(seed=99)) if tuple(subset) not in seen
+    ]
     assert len(picks) >= 20
-    covered = [meter.error(each) <= model.upper(model.predict(network.graph, each)) for each in picks]
+    covered = [meter.error(subset) <= model.upper(model.predict(network.graph, subset)) for subset in picks]
     assert np.mean(covered) >= 0.8
 
 
@@ -199,21 +163,21 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
     """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     near = meter.error(effective(network.graph, dict.fromkeys(blocks, INT8), INT8)) / 8.0
-    known = measure(network.graph, CHOICES, meter, BUDGET, StudyAim(near))
-    model = fitted(network, meter, known)
-    close = [each for each in model.subsets if near / 3.0 < each.error < 3.0 * near]
+    study = measure(network.graph, CHOICES, meter, BUDGET, StudyAim(near))
+    model = fitted(network, meter, study)
+    close = [subset for subset in model.subsets if near / 3.0 < subset.error < 3.0 * near]
     # Where int8 sums saturate the errors are others, and fewer picks are new.
     assert 0.9 * BUDGET.maximum_subsets < len(model.subsets) <= BUDGET.maximum_subsets
     assert len(close) >= 0.6 * len(model.subsets)
-    picks = picked_subsets(network.graph, known, 20, StudyAim(near, seed=99))
-    ratios = [model.predict(network.graph, each) / meter.error(each) for each in picks]
+    picks = picked_subsets(network.graph, study, 20, StudyAim(near, seed=99))
+    ratios = [model.predict(network.graph, subset) / meter.error(subset) for subset in picks]
     assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15
 
 
 def test_blocks_that_save_no_time_are_seldom_picked(network: Case, meter: ErrorMeter) -> None:
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     slow = set(blocks[: len(blocks) // 2])
-    known = measure(network.graph, CHOICES, meter, StudyBudget(0.0, 12, 12), StudyAim(1e-3))
+    study = measure(network.graph, CHOICES, meter, StudyBudget(0.0, 12, 12), StudyAim(1e-3))
     saved_s = {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
-    picks = picked_subsets(network.graph, known, 20, StudyAim(1e-3, saved_s, seed=7))
-    assert np.mean([name in slow for each in picks for name in each]) < 0.4
+    picks = picked_subsets(network.graph, study, 20, StudyAim(1e-3, saved_s, seed=7))
+    assert np.mean([name in slow for subset in picks for name in subset]) < 0.4

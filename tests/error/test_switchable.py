@@ -8,15 +8,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.error.measure import ErrorMeter
-from taglio.error.study import random_subsets
-from taglio.error.switchable import FLAGS_INPUT, FormSwitch, Switchable, switchable_graph
+from taglio.error.switchable import FormSwitch, Switchable, switchable_graph
 from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, precisions
+from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
-from tests.components.cases import ANCHOR, CHOICES, INT8, Case, digits, outputs, tiny
+from tests.components.cases import ANCHOR, CHOICES, INT8, Case, digits, tiny
 from tests.models import Sketch, residual
 
 SAMPLES = 3
@@ -37,45 +36,6 @@ def meter(network: Case, switchable: Switchable) -> ErrorMeter:
     return ErrorMeter(switchable, network.held_out.samples[:SAMPLES], network.model.outputs)
 
 
-def built(network: Case, assignment: Assignment) -> float:
-    """The error of the truly quantised model, in a session of its own."""
-    total = Tally(network.model.outputs)
-    for sample in network.held_out.samples[:SAMPLES]:
-        whole = network.whole(assignment, sample)
-        total.add(outputs(network.model.proto, sample, network.model.outputs), whole)
-    return total.value()
-
-
-def test_there_is_a_flag_for_each_int8_form_of_each_candidate(network: Case, switchable: Switchable) -> None:
-    forms = [(b.name, p.name) for b in network.graph.candidates() for p in CHOICES[1:] if p.fits(b)]
-    assert [(switch.block, switch.precision.name) for switch in switchable.switches] == forms
-    assert any(name == "int8-anchor" for _, name in forms)
-
-    first, last = forms[0], forms[-1]
-    flags = switchable.flags({name: next(p for p in CHOICES if p.name == form) for name, form in (first, last)})
-    assert flags.dtype == np.bool_ and flags.shape == (len(forms),)
-    assert list(np.flatnonzero(flags)) == [0, len(forms) - 1]
-    assert not switchable.flags({}).any() and not switchable.flags({first[0]: CHOICES[0]}).any()
-
-
-def test_with_all_flags_off_it_is_the_float_model(network: Case, switchable: Switchable) -> None:
-    for sample in network.held_out.samples:
-        (found,) = switchable.run({}, sample)
-        (whole,) = outputs(network.model.proto, sample, network.model.outputs)
-        np.testing.assert_allclose(found, whole, rtol=0, atol=1e-5 * float(np.abs(whole).max()))
-        assert FLAGS_INPUT not in sample
-
-
-def test_random_subsets_and_all_of_int8_are_the_quantised_models(network: Case, meter: ErrorMeter) -> None:
-    for chosen in (network.all_int8(), network.every(2), *random_subsets(network.graph, CHOICES, 4, seed=5)):
-        assert meter.error(chosen) == pytest.approx(built(network, chosen), rel=1e-3), len(chosen)
-
-
-def test_nothing_quantised_has_no_error(meter: ErrorMeter) -> None:
-    assert meter.error({}) == 0.0
-    assert meter.samples == SAMPLES
-
-
 def test_outputs_of_another_session_are_judged_alike(network: Case, meter: ErrorMeter) -> None:
     chosen, samples = network.every(4), network.held_out.samples[:SAMPLES]
     assert 0.0 < meter.error(chosen) < meter.error(network.all_int8())
@@ -85,11 +45,11 @@ def test_outputs_of_another_session_are_judged_alike(network: Case, meter: Error
     assert tally.value() == pytest.approx(meter.error(chosen), rel=1e-3)
 
 
-def test_asking_twice_gives_the_same_answer(network: Case, meter: ErrorMeter) -> None:
+def test_errors_do_not_depend_on_what_was_measured_before(network: Case, meter: ErrorMeter) -> None:
     chosen = network.every(3)
     before = meter.error(chosen)
     meter.error(network.all_int8())
-    assert meter.error(chosen) == before
+    assert meter.error(chosen) == before and meter.error({}) == 0.0
 
 
 def test_a_switch_that_is_not_there_is_refused(switchable: Switchable, network: Case) -> None:
@@ -133,5 +93,5 @@ def test_weights_that_several_blocks_read_are_held_once(tmp_path: Path) -> None:
     several = effective(case.graph, several, INT8)
     for chosen in ({}, case.all_int8(), case.every(2), several):
         for sample in case.held_out.samples:
-            (found,), (whole,) = session.run(chosen, sample), case.whole(chosen, sample)
-            np.testing.assert_allclose(found, whole, rtol=0, atol=1e-5)
+            (switched,), (whole,) = session.run(chosen, sample), case.whole(chosen, sample)
+            np.testing.assert_allclose(switched, whole, rtol=0, atol=1e-5)

@@ -22,8 +22,7 @@ def below(truth: float, probability: float, inputs: int, draw: Draw) -> float:
     return float(np.mean([end is None or end >= truth for end in ends]))
 
 
-@pytest.mark.parametrize("inputs", [8, 16, 48])
-@pytest.mark.parametrize("spread", [0.3, 0.8, 1.5])
+@pytest.mark.parametrize(("inputs", "spread"), [(8, 1.5), (16, 0.3), (48, 0.8)])
 def test_it_covers_log_normal_errors(inputs: int, spread: float) -> None:
     """Student's t on the squares covers 64 % with eight inputs that are spread by 1.5."""
 
@@ -36,21 +35,8 @@ def test_it_covers_log_normal_errors(inputs: int, spread: float) -> None:
     assert below(truth, 0.05, inputs, draw) <= 0.07
 
 
-@pytest.mark.parametrize("inputs", [8, 16, 48])
-def test_it_covers_errors_of_inputs_of_different_size_and_exact_ones(inputs: int) -> None:
-    def sizes(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        references = rng.lognormal(0.0, 1.0, count)
-        return references * rng.lognormal(0.0, 1.0, count), references
-
-    def exact(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        return rng.lognormal(0.0, 1.0, count) * (rng.random(count) < 0.5), np.ones(count)
-
-    assert below(exp(0.5), 0.95, inputs, sizes) >= 0.9
-    assert below(0.5 * exp(0.5), 0.95, inputs, exact) >= 0.9
-
-
 @pytest.mark.parametrize("name", recorded())
-@pytest.mark.parametrize("inputs", [8, 16, 24])
+@pytest.mark.parametrize("inputs", [8, 24])
 def test_it_covers_recorded_errors(name: str, inputs: int) -> None:
     """Few inputs of the face detector often hold none of those that change four times as much as the others."""
     squares, references = recorded()[name]
@@ -108,7 +94,7 @@ def test_it_is_unknown_for_one_input_and_errors_that_are_not_finite_and_0_for_ex
 
 def test_the_ends_rise_with_the_probability_around_the_ratio() -> None:
     squares, references = recorded()["digits, 4 blocks"]
-    ends = [mean_end(squares, references, each) for each in (0.05, 0.8, 0.95)]
+    ends = [mean_end(squares, references, probability) for probability in (0.05, 0.8, 0.95)]
     low, likely, upper = (end for end in ends if end is not None)
     assert low < squares.sum() / references.sum() < likely < upper
     assert 0.0 < standard_error(squares, references) < 0.1

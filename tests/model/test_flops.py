@@ -1,10 +1,5 @@
-"""FLOPs against counts that are not ours: operators run on ones, and onnx-tool on four networks."""
+"""FLOPs against counts that are not ours: operators run on ones, and onnx-tool on three networks."""
 
-import gzip
-import runpy
-from collections import Counter
-from collections.abc import Callable
-from functools import cache
 from math import prod
 from pathlib import Path
 
@@ -15,67 +10,18 @@ from onnx import TensorProto, helper
 
 from taglio.model.flops import operator_flops
 from taglio.model.graph import ANCHORS, Block, build
-from taglio.model.load import Model, load
+from taglio.model.load import load
 from taglio.model.observe import tensor_shapes
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.models import digits_model
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"
-YOLO = "yolo11n-seg"
-NETWORKS = ("digits", "ultraface-rfb-320", "yunet-n-640", YOLO)
-
-# Multiply-adds × 2 of YOLO11n-seg's one ConvTranspose by onnx-tool 1.0.1, biases taken off.
-INFLATED = 838_860_800
-# YOLO11n-seg at 640 × 640 in Ultralytics' tables: first counted with a thop that took a transposed convolution to make
-# a whole kernel of products at every output pixel, as onnx-tool does; since thop's pull request 93 (August 2025), ours.
-PUBLISHED_GFLOPS, PUBLISHED_SINCE_GFLOPS = 10.4, 9.7
-
-Networks = Callable[[str], Model]
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Networks:
-    """Loads a network by name, once."""
-    return cache(lambda name: load(source(name, tmp_path_factory.mktemp("networks"))))
-
-
-def source(name: str, folder: Path) -> Path:
-    """The file of a network; skips where the shared folder is not beside the checkout."""
-    if name == "digits":
-        return digits_model()
-    packed = SHARED / (f"{name}.topology.onnx.gz" if name == YOLO else f"{name}.onnx")
-    if not packed.exists():
-        pytest.skip(f"needs ../shared/models/{packed.name} beside this checkout")
-    if name != YOLO:
-        return packed
-    fill = runpy.run_path(str(SHARED / "fill_weights.py"))["fill"]
-    path = folder / f"{name}.onnx"
-    onnx.save(fill(gzip.decompress(packed.read_bytes()), 0), path)
-    return path
+NETWORKS = (digits_model(), SHARED / "ultraface-rfb-320.onnx", SHARED / "yunet-n-640.onnx")
 
 
 def bias_additions(node: onnx.NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:
     has = node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.input) > 2 and node.input[2]
     return prod(shapes[node.output[0]]) if has else 0
-
-
-def stride_area(node: onnx.NodeProto) -> int:
-    """Output pixels for each input pixel."""
-    return next((int(prod(attribute.ints)) for attribute in node.attribute if attribute.name == "strides"), 1)
-
-
-def products(model: Model) -> dict[str, int]:
-    """Our operations of every anchor, by node name, without the bias additions."""
-    shapes = tensor_shapes(model.proto)
-    anchors = [node for node in model.proto.graph.node if node.op_type in ANCHORS]
-    return {node.name: operator_flops(node, shapes) - bias_additions(node, shapes) for node in anchors}
-
-
-def by_type(proto: onnx.ModelProto, counts: dict[str, int]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for node in proto.graph.node:
-        total[node.op_type] += counts.get(node.name, 0)
-    return +total
 
 
 def multiply_adds_on_ones(
@@ -98,20 +44,12 @@ def multiply_adds_on_ones(
 @pytest.mark.parametrize(
     ("kind", "shapes", "attributes"),
     [
-        ("Conv", [(1, 3, 9, 11), (8, 3, 3, 3)], {}),
         ("Conv", [(2, 6, 12, 9), (8, 3, 3, 2)], {"group": 2, "strides": [2, 3]}),
         ("Conv", [(1, 7, 10, 10), (7, 1, 3, 3)], {"group": 7, "dilations": [2, 2]}),
-        ("Conv", [(1, 4, 30), (6, 4, 5)], {"strides": [3]}),
-        ("Conv", [(1, 2, 5, 6, 7), (3, 2, 2, 2, 2)], {}),
         ("ConvTranspose", [(1, 4, 5, 6), (4, 3, 2, 2)], {"strides": [2, 2]}),
         ("ConvTranspose", [(2, 6, 5, 5), (6, 2, 3, 3)], {"group": 3, "strides": [2, 1]}),
-        ("ConvTranspose", [(1, 5, 8), (5, 4, 4)], {"strides": [3]}),
-        ("MatMul", [(5, 7), (7, 3)], {}),
         ("MatMul", [(2, 3, 5, 7), (2, 3, 7, 4)], {}),
-        ("MatMul", [(3, 5, 7), (7, 4)], {}),
-        ("MatMul", [(5, 7), (3, 7, 4)], {}),
         ("MatMul", [(2, 5, 7), (7,)], {}),
-        ("Gemm", [(5, 7), (7, 3)], {}),
         ("Gemm", [(7, 5), (3, 7)], {"transA": 1, "transB": 1}),
     ],
     ids=str,
@@ -125,11 +63,13 @@ def test_counts_the_products_that_the_operator_makes(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_block_against_onnx_tool(name: str, network: Networks) -> None:
+@pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.stem)
+def test_every_block_against_onnx_tool(path: Path) -> None:
     """onnx-tool infers the shapes by itself: ours are taken out of the model that it gets."""
     onnx_tool = pytest.importorskip("onnx_tool", reason="needs onnx-tool (pip install onnx-tool)")
-    model = network(name)
+    if not path.exists():
+        pytest.skip(f"needs ../shared/models/{path.name} beside this checkout")
+    model = load(path)
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     del proto.graph.value_info[:]
@@ -142,35 +82,7 @@ def test_every_block_against_onnx_tool(name: str, network: Networks) -> None:
         if node.op_type not in ANCHORS:
             continue
         bias = bias_additions(node, shapes)
-        expected = 2 * (int(theirs.nodemap[node.name].macs[0]) - bias)
-        if node.op_type == "ConvTranspose":  # explained below
-            expected //= stride_area(node)
-        assert operator_flops(node, shapes) - bias == expected, node.name
-
-
-def test_the_transposed_convolution_of_yolo(network: Networks) -> None:
-    """onnx-tool multiplies the kernel by every *output* pixel of a ConvTranspose, as if each were reached by the whole
-    kernel; with stride 2 × 2 only a quarter of it reaches one. Run on ones, the operator makes our number of products.
-    Counted their way, the network has the FLOPs that Ultralytics published first; counted ours, those published since.
-    """
-    model = network(YOLO)
-    shapes = tensor_shapes(model.proto)
-    [node] = [node for node in model.proto.graph.node if node.op_type == "ConvTranspose"]
-    strides = next(list(attribute.ints) for attribute in node.attribute if attribute.name == "strides")
-
-    _, tensor_dims, count = multiply_adds_on_ones(
-        "ConvTranspose", [shapes[node.input[0]], shapes[node.input[1]]], strides=strides
-    )
-
-    ours = products(model)
-    assert tensor_dims["y"] == shapes[node.output[0]]
-    assert ours[node.name] == 2 * count
-    assert 2 * count * stride_area(node) == INFLATED
-    kinds = by_type(model.proto, ours)
-    convolutions = (kinds["Conv"] + kinds["ConvTranspose"]) / 1e9
-    inflated = convolutions + ours[node.name] * (stride_area(node) - 1) / 1e9
-    assert round(inflated, 1) == PUBLISHED_GFLOPS
-    assert round(convolutions, 1) == PUBLISHED_SINCE_GFLOPS
+        assert operator_flops(node, shapes) - bias == 2 * (int(theirs.nodemap[node.name].macs[0]) - bias), node.name
 
 
 def test_a_block_has_the_operations_of_its_operators() -> None:
@@ -210,7 +122,6 @@ def by_products(*shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
         ("Attention", {"q": (1, 6, 32), "k": (1, 6, 32), "v": (1, 6, 32), "m": (6, 11), "p": (1, 4, 5, 8)}),
         ("Attention", {"q": (1, 4, 6, 8), "k": (1, 4, 11, 8), "v": (1, 4, 11, 8)}),
         ("GroupQueryAttention", {"q": (1, 6, 32), "k": (1, 6, 16), "v": (1, 6, 16), "p": (1, 2, 5, 8)}),
-        ("MultiHeadAttention", {"q": (1, 6, 32), "k": (1, 11, 32), "v": (1, 11, 32)}),
     ],
 )
 def test_attention_counts_both_of_its_products(kind: str, inputs: dict[str, tuple[int, ...]]) -> None:

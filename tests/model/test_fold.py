@@ -77,7 +77,6 @@ def test_what_is_folded_into_convolutions(body: str, left: list[str]) -> None:
         ("d = Add (c, three) e = Clip (d, zero, six) f = Mul (c, e) y = Div (f, six)", ["Conv", "HardSigmoid", "Mul"]),
         ("d = Add (three, c) e = Clip (d, zero, six) f = Mul (e, c) y = Mul (f, sixth)",
          ["Conv", "HardSigmoid", "Mul"]),
-        ("d = Add (c, three) e = Clip (d, zero, six) f = Div (e, six) y = Mul (c, f)", ["Conv", "HardSigmoid", "Mul"]),
         ("d = Add (c, three) e = Clip (d, zero, six) y = Div (e, six)", ["Conv", "HardSigmoid"]),
         # Another shift, another bound, another reader, another factor.
         ("d = Add (c, six) e = Clip (d, zero, six) y = Div (e, six)", ["Conv", "Clip", "Div"]),

@@ -25,7 +25,6 @@ from tests.models import (
     residual,
     silu,
     softmax_sandwich,
-    two_in_two_out,
 )
 
 
@@ -57,19 +56,6 @@ def test_x_times_sigmoid_of_x_is_one_block(tmp_path: Path) -> None:
     assert graph.block("mul10").kind == "Mul"
 
 
-def test_matmul_takes_its_bias(tmp_path: Path) -> None:
-    g = Sketch(41)
-    x = g.op("MatMul", g.input("x", 1, 4, 6, 8), g.weight(8, 5))
-    x = g.op("Relu", g.op("Add", x, g.constant(np.ones(5))))
-    assert set(kinds(graph_of(g.model(x), tmp_path)).values()) <= {
-        "MatMul+Add+Relu",
-        "Reshape",
-        "Gemm+Relu",
-        "Gemm",
-        "Relu",
-    }
-
-
 def test_an_activation_of_a_shared_or_leaving_tensor_stays_outside(tmp_path: Path) -> None:
     g = Sketch(42)
     x = g.conv(g.input("x", 1, 3, 8, 8), 3, 4)
@@ -97,27 +83,6 @@ def test_blocks_cover_the_operators_once_and_in_order(name: str, tmp_path: Path)
             assert block.name in tensors[tensor].consumers
     assert set(model.outputs) <= set(tensors)
     assert graph.model_sha256 == model.sha256
-
-
-def test_tensors_know_shape_bytes_producer_and_consumers(tmp_path: Path) -> None:
-    graph = graph_of(two_in_two_out(), tmp_path)
-    tensors = graph.tensor_map()
-    assert tensors["left"].producer is None
-    assert tensors["left"].consumers == ("conv0",)
-    middle = tensors["middle"]
-    assert (middle.shape, middle.producer, middle.consumers) == ((1, 6, 8, 8), "conv4", ("conv6",))
-    assert (middle.elements, middle.float_bytes, middle.int8_bytes) == (384, 1536, 384)
-    assert (graph.inputs, graph.outputs) == (("left", "right"), ("middle", "end"))
-
-
-def test_weights_are_counted_in_bytes(tmp_path: Path) -> None:
-    block = graph_of(conv_relu_chain(), tmp_path).block("conv0")
-    elements = 8 * 3 * 3 * 3 + 8
-    assert (block.weight_elements, block.weight_bytes(32), block.weight_bytes(8)) == (
-        elements,
-        4 * elements,
-        elements,
-    )
 
 
 def test_weights_that_no_form_changes_are_counted_in_every_form(tmp_path: Path) -> None:
@@ -157,23 +122,6 @@ def test_refusals_say_why(tmp_path: Path) -> None:
     assert "computed at run time" in graph_of(g.model(x), tmp_path).blocks[0].refusal
 
 
-def test_candidates_have_no_refusal(tmp_path: Path) -> None:
-    graph = graph_of(softmax_sandwich(), tmp_path)
-    assert {block.name for block in graph.blocks} - {block.name for block in graph.candidates()} == {"softmax5"}
-
-
-def test_an_unknown_block_is_refused_with_the_count(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match='no block "conv9" among 4'):
-        graph_of(conv_relu_chain(), tmp_path).block("conv9")
-
-
-def test_movement_costs_no_flops(tmp_path: Path) -> None:
-    moved = [block for block in graph_of(pyramid(), tmp_path).blocks if block.movement]
-    assert {block.kind for block in moved} == {"MaxPool", "Resize", "Split", "Transpose", "Reshape"}
-    # Max pooling compares: four values an output.
-    assert {block.kind: block.flops for block in moved if block.flops} == {"MaxPool": 8 * 4 * 4 * 4}
-
-
 # Flows
 
 
@@ -192,11 +140,6 @@ def test_a_flow_follows_values_through_movement(tmp_path: Path) -> None:
     assert last.moves == ("transpose10", "reshape11")
     assert last.readers == (("y", ""),)
     assert by_name["x"].producer is None
-
-
-def test_a_models_output_that_is_read_inside_has_both_readers(tmp_path: Path) -> None:
-    by_name = {flow.name: flow for flow in graph_of(two_in_two_out(), tmp_path).flows}
-    assert set(by_name["middle"].readers) == {("middle", ""), ("middle", "conv6")}
 
 
 def test_flows_are_derived_once_per_graph(tmp_path: Path) -> None:
@@ -253,11 +196,8 @@ def test_a_pattern_of_blocks_without_an_int8_form_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("top-flops:0", 'top-flops:0": give a count of at least 1'),
         ("top-flops:", "give a count of at least 1, as in top-flops:10"),
-        ("top-bytes:many", "as in top-bytes:10"),
         ("dense*", r'pattern "dense\*" matches none of 7 blocks'),
-        ("conv0,dense*", r'"dense\*" matches none'),
         ("", 'pattern "" matches none'),
     ],
 )

@@ -1,6 +1,5 @@
 """Reading a model: each refusal with its words and numbers, shapes and what a file says of itself."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,13 +18,10 @@ from tests.models import (
     branching,
     conv_relu_chain,
     initializer,
-    loaded,
     messy,
     parsed,
     residual,
     saved,
-    silu,
-    two_in_two_out,
 )
 
 Change = Callable[[onnx.ModelProto], object]
@@ -81,22 +77,8 @@ def test_a_model_in_onnx_runtimes_own_format(tmp_path: Path) -> None:
     assert "ONNX Runtime" in refusal(fused)
 
 
-@pytest.mark.parametrize("part", [0.05, 0.3, 0.6, 0.95])
-def test_a_truncated_file(tmp_path: Path, part: float) -> None:
-    whole = residual().SerializeToString()
-    path = tmp_path / "cut.onnx"
-    path.write_bytes(whole[: int(len(whole) * part)])
-    text = refusal(path)
-    assert f"{int(len(whole) * part):,} bytes" in text
-    assert "export it again" in text
-
-
 def without_operators(proto: onnx.ModelProto) -> None:
     del proto.graph.node[:]
-
-
-def misspelt(proto: onnx.ModelProto) -> None:
-    proto.graph.node[1].op_type = "Reluu"
 
 
 def of_another_domain(proto: onnx.ModelProto) -> None:
@@ -104,27 +86,16 @@ def of_another_domain(proto: onnx.ModelProto) -> None:
     proto.opset_import.append(helper.make_opsetid("ai.acme", 1))
 
 
-def with_an_odd_attribute(proto: onnx.ModelProto) -> None:
-    proto.graph.node[0].attribute.append(helper.make_attribute("swoosh", 3))
-
-
 def reading_what_nothing_writes(proto: onnx.ModelProto) -> None:
     proto.graph.node[2].input[0] = "nowhere"
-
-
-def from_the_future(proto: onnx.ModelProto) -> None:
-    proto.opset_import[0].version = 999
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (without_operators, ["holds no ONNX graph"]),
-        (misspelt, ["ONNX Runtime", "Reluu"]),
         (of_another_domain, ['operator Relu (relu1) has the custom domain "ai.acme"']),
-        (with_an_odd_attribute, ["ONNX Runtime", "swoosh"]),
         (reading_what_nothing_writes, ["ONNX Runtime", "nowhere"]),
-        (from_the_future, ["ONNX Runtime"]),
     ],
 )
 def test_a_graph_that_cannot_run_is_refused(change: Change, words: list[str], tmp_path: Path) -> None:
@@ -151,19 +122,6 @@ def test_a_nan_in_a_constant_operator(tmp_path: Path) -> None:
     assert "of MatMul" in refusal(saved(proto, tmp_path))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_damaged_file_is_refused_or_loads_but_never_crashes(tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    data = bytearray(conv_relu_chain().SerializeToString())
-    for _ in range(3):
-        # Above the names and operators: bytes of the weights.
-        data[int(rng.integers(len(data) // 4, len(data)))] = int(rng.integers(256))
-    path = tmp_path / "damaged.onnx"
-    path.write_bytes(bytes(data))
-    with contextlib.suppress(BadModel):
-        assert isinstance(load(path), Model)
-
-
 def test_a_name_that_is_not_text(tmp_path: Path) -> None:
     data = residual().SerializeToString()
     path = tmp_path / "damaged.onnx"
@@ -171,20 +129,6 @@ def test_a_name_that_is_not_text(tmp_path: Path) -> None:
         assert named in data
         path.write_bytes(data.replace(named, named[:-2] + b"\xff\xfe"))
         refusal(path)
-
-
-def test_external_weights_are_read_and_missing_ones_named(tmp_path: Path) -> None:
-    path = tmp_path / "external.onnx"
-    onnx.save(residual(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    model = load(path)
-    for ours, theirs in zip(answers(model.proto, model), answers(residual(), model)):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    before = model.sha256
-    weights = tmp_path / "weights.bin"
-    weights.write_bytes(weights.read_bytes()[:-4] + b"\x00\x00\x80\x3f")
-    assert load(path).sha256 != before
-    weights.unlink()
-    assert "external weights cannot be read" in refusal(path)
 
 
 # Shapes
@@ -211,34 +155,28 @@ def test_a_dynamic_dimension_can_be_fixed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        ({"z": (1, 3, 8, 8)}, "`shapes` names the input z; the model's inputs are x"),
         ({"x": (1, 3, 8)}, "`shapes` x gives 3 dimensions; the input has 4"),
         ({"x": (1, 4, 8, 8)}, "`shapes` x gives 4 where the model fixes 3"),
-        ({"x": (-1, 3, 8, 8)}, "`shapes` x gives -1: give sizes of 0 or more"),
     ],
 )
 def test_a_wrong_shape_flag(tmp_path: Path, shapes: dict[str, tuple[int, ...]], words: str) -> None:
     assert words in refusal(saved(batched(), tmp_path), shapes)
 
 
-def test_a_zero_dimension_is_a_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("declared", "shape"),
+    [((1, 0, 8), (1, 0, 8)), ((-1, 3, 8, 8), (None, 3, 8, 8)), (None, None)],
+    ids=["a size of 0", "-1", "none"],
+)
+def test_odd_shapes_of_inputs_are_read(
+    declared: tuple[int, ...] | None, shape: tuple[int | None, ...] | None, tmp_path: Path
+) -> None:
     g = Sketch(31)
-    model = load(saved(g.model(g.op("Relu", g.input("x", 1, 0, 8))), tmp_path))
-    assert model.inputs[0].shape == (1, 0, 8)
-
-
-def test_an_input_without_a_shape_takes_any_or_the_one_given(tmp_path: Path) -> None:
-    g = Sketch(32)
-    g.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
+    g.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, declared))
     path = saved(g.model(g.op("Relu", "x")), tmp_path)
-    assert load(path).inputs[0].shape is None
-    assert load(path, {"x": (2, 3)}).inputs[0].shape == (2, 3)
-
-
-def test_a_dimension_of_minus_one_is_dynamic(tmp_path: Path) -> None:
-    proto = batched()
-    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    assert load(saved(proto, tmp_path)).inputs[0].shape == (None, 3, 8, 8)
+    assert load(path).inputs[0].shape == shape
+    if shape is None:
+        assert load(path, {"x": (2, 3)}).inputs[0].shape == (2, 3)
 
 
 def test_inputs_that_cannot_be_random_refuse_nothing(tmp_path: Path) -> None:
@@ -256,38 +194,7 @@ def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
     assert "input items is not a tensor" in refusal(saved(proto, tmp_path))
 
 
-def test_shapes_that_contradict_the_weights(tmp_path: Path) -> None:
-    proto = parsed("(float[1, 5, 8, 8] x) => (float[] y) { y = Conv (x, w) }", {"w": np.ones((4, 3, 3, 3), np.float32)})
-    with pytest.raises(BadData, match="cannot run these inputs"):
-        load(saved(proto, tmp_path), samples=lambda inputs: [random_feed(inputs, 0)])
-
-
 # What a model says of itself
-
-
-def test_the_hash_is_of_the_file(tmp_path: Path) -> None:
-    first, same = (load(saved(residual(), tmp_path, name)) for name in ("a", "b"))
-    other = load(saved(silu(), tmp_path, "c"))
-    assert first.sha256 == same.sha256 != other.sha256
-    assert (first.name, same.name) == ("a", "b")
-
-
-def test_inputs_and_outputs_are_described(tmp_path: Path) -> None:
-    model = loaded(two_in_two_out(), tmp_path)
-    assert [(spec.name, spec.shape, spec.dtype) for spec in model.inputs] == [
-        ("left", (1, 3, 8, 8), "float32"),
-        ("right", (1, 2, 8, 8), "float32"),
-    ]
-    assert model.outputs == ("middle", "end")
-
-
-def test_random_feeds_fit_the_inputs_and_repeat(tmp_path: Path) -> None:
-    model = loaded(two_in_two_out(), tmp_path)
-    feed, same, other = (random_feed(model.inputs, seed) for seed in (1, 1, 2))
-    assert {name: value.shape for name, value in feed.items()} == {"left": (1, 3, 8, 8), "right": (1, 2, 8, 8)}
-    assert all(value.dtype == np.float32 for value in feed.values())
-    np.testing.assert_array_equal(feed["left"], same["left"])
-    assert (feed["left"] != other["left"]).any()
 
 
 def test_the_file_is_not_written_to(tmp_path: Path) -> None:

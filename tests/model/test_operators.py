@@ -48,15 +48,3 @@ def test_another_domain_shares_no_more_than_the_name() -> None:
 )
 def test_what_a_kernel_cannot_do_is_said(node: Any, reason: str) -> None:
     assert reason in refusal(node, ["y"], {"w"}, SHAPES, TYPES)
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], dilations=[1, 1]),
-        helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], ceil_mode=1),
-        helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=2),
-    ],
-)
-def test_what_a_kernel_can_do_is_not_refused(node: Any) -> None:
-    assert refusal(node, ["y"], {"w"}, SHAPES, TYPES) == ""

@@ -21,7 +21,6 @@ from tests.answers import answers, distance
 from tests.models import conv_relu_chain, feeds, loaded, parsed, residual, saved
 
 ODD = {"x": np.array([-1, 2, -3, -99], np.float32)}
-SHARED = Path(__file__).parents[2] / ".." / "shared" / "cases"
 
 
 def prepared(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph, Ranges, list[dict[str, np.ndarray]]]:
@@ -63,20 +62,6 @@ def test_pairs_are_folded_to_float(make, tmp_path: Path) -> None:  # type: ignor
     assert folded.sha256 != load(saved(quantized, tmp_path, "folded")).sha256
     for feed in inputs:
         assert distance(answers(model.proto, feed), answers(folded.proto, feed)) < 0.05
-
-
-def test_a_relu_that_was_folded_into_a_zero_point_comes_back(tmp_path: Path) -> None:
-    proto = parsed(
-        """(float[4] x) => (float[4] y) <float scale = {0.1}, uint8 zero = {0}> {
-            n = Neg (x)
-            q = QuantizeLinear (n, scale, zero)
-            d = DequantizeLinear (q, scale, zero)
-            y = Neg (d)
-        }"""
-    )
-    folded = load(saved(proto, tmp_path), requantize=True)
-    assert not quantized_operators(folded.proto)
-    np.testing.assert_allclose(answers(folded.proto, ODD)[0], [-1, 0, -3, -25.5])
 
 
 def test_pairs_in_functions_and_without_a_zero_point_are_folded(tmp_path: Path) -> None:
@@ -291,16 +276,6 @@ def test_quantised_operators_in_subgraphs_are_kept(tmp_path: Path) -> None:
         np.testing.assert_array_equal(answers(kept.proto, feed), answers(requantized.proto, feed))
     for model in (kept, requantized):
         assert quantized_operators(model.proto).keys() == {"QuantizeLinear", "DequantizeLinear"}
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared folder's cases are not beside this checkout")
-def test_weights_behind_dequantize_and_reshape_are_float_constants() -> None:
-    path = SHARED / "17_dq_reshape.onnx"
-    model = load(path)
-    assert not quantized_operators(model.proto)
-    shapes = {spec.name: [dim for dim in spec.shape or () if isinstance(dim, int)] for spec in model.inputs}
-    feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    assert distance(answers(onnx.load(path), feed), answers(model.proto, feed)) < 1e-6
 
 
 def test_weights_in_float16_are_constants(tmp_path: Path) -> None:

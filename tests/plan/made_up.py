@@ -82,7 +82,7 @@ class Sketch:
         matrix: bool = False,
     ) -> list[str]:
         name = f"{kind}{len(self.blocks)}"
-        made = [f"{name}.{index}" for index in range(outputs)]
+        written = [f"{name}.{index}" for index in range(outputs)]
         operators = (name, f"{name}/tail") if soft else (name,)
         weighted = (f"{name}.w",) if weights else ()
         self.blocks.append(
@@ -91,7 +91,7 @@ class Sketch:
                 kind,
                 operators,
                 inputs,
-                tuple(made),
+                tuple(written),
                 weighted,
                 len(weighted),
                 1,
@@ -101,8 +101,8 @@ class Sketch:
                 matrix=matrix,
             )
         )
-        self.tensors |= dict.fromkeys(made, name)
-        return made
+        self.tensors |= dict.fromkeys(written, name)
+        return written
 
 
 def choosers(graph: Graph) -> list[Block]:
@@ -227,7 +227,7 @@ def cheapest(
     for chosen in assignments(graph, limits):
         if error is None or limits.max_error is None or within(graph, error, limits.max_error, chosen, lenience):
             took = seconds(graph, profile, chosen)
-            best = min(best, (took, chosen), key=lambda each: each[0])
+            best = min(best, (took, chosen), key=lambda candidate: candidate[0])
     return best
 
 
@@ -333,8 +333,8 @@ def _graph(rng: Random, count: int, kinds: Sequence[str] = KINDS) -> Graph:
             sketch.move(first, refusal="its shape is computed while running")
         else:
             sketch.refused(*dict.fromkeys((first, second)), outputs=rng.randint(1, 2))
-    made = [name for name, producer in sketch.tensors.items() if producer is not None]
-    return sketch.graph(*(name for name in made if rng.random() < 0.1))
+    written = [name for name, producer in sketch.tensors.items() if producer is not None]
+    return sketch.graph(*(name for name in written if rng.random() < 0.1))
 
 
 def _profile(rng: Random, graph: Graph, sparing: bool) -> Profile:

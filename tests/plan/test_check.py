@@ -40,7 +40,10 @@ def in_form(block: str, form: str) -> Callable[[Plan], Plan]:
     """A change of a plan: another form of one block."""
 
     def changed(plan: Plan) -> Plan:
-        placed = (replace(each, precision=form) if each.block == block else each for each in plan.placements)
+        placed = (
+            replace(placement, precision=form) if placement.block == block else placement
+            for placement in plan.placements
+        )
         return replace(plan, placements=tuple(placed))
 
     return changed

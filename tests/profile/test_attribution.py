@@ -8,22 +8,15 @@ import onnx
 import pytest
 from onnx import helper
 
-from taglio.data.files import load as load_data
-from taglio.embedded import digits_data
-from taglio.model.graph import Flow, Graph, build
-from taglio.model.load import Model, load
+from taglio.model.graph import Flow
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import changes, reads, writes
-from taglio.quantize.precision import Assignment, precisions
-from taglio.quantize.qdq import QdqBuilder
-from taglio.quantize.ranges import calibrate
-from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from tests.models import digits_model
+from tests.components.cases import CHOICES, Case, digits
 
 CHANGES = frozenset({"QuantizeLinear", "DequantizeLinear"})
-LAYOUTS = frozenset({"Transpose", "ReorderInput", "ReorderOutput"})
 VARIANTS = ("float32", "float32 without layouts", "int8", "int8-anchor", *(f"mix{i}" for i in range(9)))
 
 
@@ -41,36 +34,27 @@ class Variant:
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return load(digits_model())
+def network() -> Case:
+    return digits()
 
 
 @pytest.fixture(scope="module")
-def graph(model: Model) -> Graph:
-    return build(model)
+def attributor(network: Case) -> Attributor:
+    return Attributor(network.model, network.graph)
 
 
 @pytest.fixture(scope="module")
-def attributor(model: Model, graph: Graph) -> Attributor:
-    return Attributor(model, graph)
-
-
-@pytest.fixture(scope="module")
-def variants(
-    model: Model, graph: Graph, attributor: Attributor, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Variant]:
-    data = load_data(digits_data(), model.inputs, limit=4)
-    builder = QdqBuilder(model, graph, calibrate(model, data))
-    choices = precisions(DEFAULT_SCHEME)
-    mixes = random_mixes(graph, choices, 9, seed=7)
+def variants(network: Case, attributor: Attributor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Variant]:
+    mixes = random_mixes(network.graph, CHOICES, 9, seed=7)
     folder = tmp_path_factory.mktemp("optimized")
-    assignments = {"float32": {}, "float32 without layouts": {}, **pure_assignments(graph, choices), **mixes}
+    assignments = {"float32": {}, "float32 without layouts": {}, **pure_assignments(network.graph, CHOICES), **mixes}
     result = {}
     for name, assignment in assignments.items():
         path = folder / f"{name}.onnx"
         # As on a processor that has no layout of its own: kernels keep the names of the model.
         level = Optimization.EXTENDED if name == "float32 without layouts" else Optimization.ALL
-        open_session(builder.build(assignment), SessionOptions(threads=1, optimization=level), save_optimized=path)
+        options = SessionOptions(threads=1, optimization=level)
+        open_session(network.builder.build(assignment), options, save_optimized=path)
         result[name] = variant(attributor, assignment, path)
     return result
 
@@ -103,16 +87,6 @@ def test_every_kernel_goes_to_one_block_or_tensor(
     assert total.tensor_kernels == Counter(model_variant.tensor_of.values()) == total.tensors_s
 
 
-def test_kernels_without_a_time_count_nothing(variants: dict[str, Variant], attributor: Attributor) -> None:
-    optimized = variants["int8"].optimized
-    convolution = variants["int8"].kernels("QLinearConv")[0]
-
-    one = attributor.attribute(optimized, {convolution.name: 0.25, "of another graph": 9.0})
-
-    assert one.blocks_s == {"/stem/stem.0/Conv": 0.25} and one.block_kernels == {"/stem/stem.0/Conv": 1}
-    assert one.tensors_s == {} and one.orphans_s == 0.0
-
-
 def test_a_residual_in_one_kernel_is_its_convolutions(attributor: Attributor) -> None:
     """Conv + Add + Relu, as ONNX Runtime fuses them on Arm: two blocks, and the kernel's name says nothing."""
     inputs = ["/fine/fine.0/first/first.2/Relu_output_0", "weight", "bias", "/stem/stem.2/Relu_output_0"]
@@ -125,9 +99,9 @@ def test_a_residual_in_one_kernel_is_its_convolutions(attributor: Attributor) ->
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_convolution_has_its_one_kernel(name: str, variants: dict[str, Variant], graph: Graph) -> None:
+def test_every_convolution_has_its_one_kernel(name: str, variants: dict[str, Variant], network: Case) -> None:
     model_variant = variants[name]
-    convolutions = [block.name for block in graph.blocks if block.kind.startswith("Conv")]
+    convolutions = [block.name for block in network.graph.blocks if block.kind.startswith("Conv")]
     in_int8 = [block for block in convolutions if reads(model_variant.assignment, block)]
     in_float = [block for block in convolutions if block not in in_int8]
 
@@ -139,61 +113,9 @@ def test_every_convolution_has_its_one_kernel(name: str, variants: dict[str, Var
     assert joined == {"float": Counter(in_float), "int8": Counter(in_int8)}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_only_the_last_block_has_a_gemm_kernel(name: str, variants: dict[str, Variant]) -> None:
-    model_variant = variants[name]
-    [gemm] = model_variant.kernels("Gemm", "QGemm")
-    assert model_variant.block_of[gemm.name] == "/classify/Gemm"
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_what_is_joined_to_tensors_moves_converts_or_lays_out(name: str, variants: dict[str, Variant]) -> None:
-    model_variant = variants[name]
-    kinds = {node.op_type for node in model_variant.optimized.graph.node if node.name in model_variant.tensor_of}
-    assert kinds <= CHANGES | LAYOUTS | {"Flatten"}
-    moved = {model_variant.tensor_of[node.name] for node in model_variant.kernels("Flatten")}
-    assert moved == {"/Flatten_output_0"}
-
-
-def test_pure_variants_convert_and_lay_out_at_their_ends_only(variants: dict[str, Variant]) -> None:
-    """All float: one reorder before the Gemm. All int8: no float layout, and conversions at the input and output."""
-    float32, int8 = variants["float32"], variants["int8"]
-    assert float32.kernels(*CHANGES) == []
-    assert variants["float32 without layouts"].kernels(*CHANGES, *LAYOUTS) == []
-    assert [float32.tensor_of[node.name] for node in float32.kernels(*LAYOUTS)] == ["/pool/GlobalAveragePool_output_0"]
-    assert int8.kernels("ReorderInput", "ReorderOutput", "Conv", "FusedConv") == []
-    assert [int8.tensor_of[node.name] for node in int8.kernels("QuantizeLinear")] == ["image"]
-    assert [int8.tensor_of[node.name] for node in int8.kernels("DequantizeLinear")] == ["logits"]
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_glue_stands_behind_the_block_that_writes_its_tensor(
-    name: str, variants: dict[str, Variant], model: Model, graph: Graph
-) -> None:
-    """Upstream of the kernel the first that computes is the writer's; or the writer has no kernel, being fused."""
-    model_variant = variants[name]
-    owner = {operator: block.name for block in graph.blocks for operator in block.operators}
-    writer = {tensor: owner[node.name] for node in model.proto.graph.node for tensor in node.output}
-    moves = {flow_tensor: flow.producer for flow in graph.flows for flow_tensor in flow.tensors}
-    produced = {tensor: node for node in model_variant.optimized.graph.node for tensor in node.output}
-    computing = set(model_variant.block_of.values())
-    for node in model_variant.optimized.graph.node:
-        tensor = model_variant.tensor_of.get(node.name)
-        if tensor is None:
-            continue
-        source: onnx.NodeProto | None = node
-        while source is not None and source.name in model_variant.tensor_of:
-            source = produced.get(source.input[0])
-        owner_block = model_variant.block_of[source.name] if source is not None else None
-        expected = moves[tensor] if tensor in moves else writer[tensor]
-        assert owner_block == expected or (expected is not None and expected not in computing), (
-            f"{node.op_type} {tensor}"
-        )
-
-
-def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], graph: Graph) -> None:
+def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], network: Case) -> None:
     """The fit looks at flows and blocks: time at a tensor of neither would end in the overhead of the session."""
-    flow_tensors = {tensor for flow in graph.flows for tensor in flow.tensors}
+    flow_tensors = {tensor for flow in network.graph.flows for tensor in flow.tensors}
     lost = {
         (name, tensor)
         for name, model_variant in variants.items()
@@ -204,14 +126,14 @@ def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], graph
 
 
 def test_conversions_stand_where_the_type_changes_as_often_as_predicted(
-    variants: dict[str, Variant], graph: Graph
+    variants: dict[str, Variant], network: Case
 ) -> None:
     """As many QuantizeLinears (behind a float writer) or DequantizeLinears (behind an int8 one) as `changes` says.
     Where an int8 Conv, which is channels-last, is read in float, ONNX Runtime puts one more pair around the Transpose.
     """
     wrong = []
     for name, model_variant in variants.items():
-        for flow in graph.flows:
+        for flow in network.graph.flows:
             counts = conversions(model_variant, flow)
             count = changes(flow, model_variant.assignment)
             into_float = writes(model_variant.assignment, flow.producer)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from taglio.profile.busy import QUIET, BusyWatch, Window, doubt, enough, kept, others_in, others_share, ticks
+from taglio.profile.busy import BusyWatch, Window, doubt, enough, kept, others_in, others_share, ticks
 from taglio.profile.effort import Schedule
 from taglio.profile.rounds import interleave
 
@@ -68,8 +68,3 @@ def test_a_measurement_that_is_disturbed(until: int, rounds: int, said: bool, mo
     counted = kept(watch.windows, 3)
     assert [samples[index] for index in counted] == pytest.approx([0.6 if said else 0.3] * len(counted))
     assert (doubt(others_in(watch.windows, counted)) is not None) == said
-
-
-def test_what_is_said() -> None:
-    assert doubt(QUIET) is None
-    assert "50% of its processors): times may be off by up to 100%" in (doubt(0.5) or "")

@@ -22,7 +22,7 @@ PLAIN = parsed("(float[4] x) => (float[4] y) { [before] y = Relu (x) }")
 
 def recorded(path: Path, *runs: dict[str, list[float]]) -> Path:
     """A profile of runs: microseconds by kernel."""
-    events = []
+    events = [{"cat": "Node", "name": "conv_fence_before", "dur": 7}]  # of another kind
     for run in runs:
         for name, durations in run.items():
             events += [{"cat": "Node", "name": f"{name}_kernel_time", "dur": duration} for duration in durations]
@@ -36,6 +36,12 @@ def test_rounds_are_told_apart_by_runs_and_not_by_the_kernel_that_runs_most(tmp_
     runs = [{"before": [before_us], "adds": [2.0] * 50, "repeats": [200.0]} for before_us in befores_us]
     seconds_of = kernel_seconds(recorded(tmp_path / "profile.json", *runs), 1, 1, None)
     assert seconds_of == pytest.approx({"before": 6.5e-6, "adds": 2e-6, "repeats": 200e-6})
+
+
+def test_inferences_of_two_shapes_take_their_mean(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "profile.json", *({"conv": [duration_us]} for duration_us in (900.0, 30.0, 20.0, 40.0)))
+    assert kernel_seconds(path, 2, 2, None) == {"conv": pytest.approx(3e-5)}
+    assert kernel_seconds(path, 0, 2, None) == {"conv": pytest.approx((465e-6 + 30e-6) / 2)}
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,6 @@ def test_a_fused_part_is_its_convs() -> None:
     assert join(graph(), parts, {"relu": 2.0, "out": 1.0}) == {"conv": 2.0, "soft": 1.0}
 
 
-def test_a_part_of_a_pair_alone_is_the_pairs() -> None:
-    parts = [CompiledPart("x_q", "Subgraph", ("x_q",), "x"), CompiledPart("conv", "Convolution", ("conv",), "x_q")]
-    assert join(graph(), parts, {"x_q": 0.5, "conv": 2.0}) == {"x_q": 0.5, "conv": 2.0}
-
-
 def test_what_was_put_in_stands_behind_what_it_reads() -> None:
     model = graph()
     parts = [

@@ -1,6 +1,7 @@
 """Which models are open side by side under a memory limit, and which are left out."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,18 @@ from tests.models import Sketch, conv_relu_chain
 EFFORT = Effort(0.1, minimum=2, maximum=2)
 
 
-def chain(count: int) -> onnx.ModelProto:
-    """Of two operators each."""
-    g = Sketch(3)
-    x = g.input("x", 1, 64)
-    for _ in range(count):
-        x = g.op("Relu", g.op("MatMul", x, g.weight(64, 64, gain=1.4)))
-    return g.model(x)
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models that are timed side by side, by group."""
+    names: list[str] = []
+    interleave: Callable[..., object] = rounds.interleave
+
+    def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
+        names.append("".join(open_sessions))
+        return interleave(open_sessions, *rest, **named)
+
+    monkeypatch.setattr(stopwatch, "interleave", watched)
+    return names
 
 
 @pytest.mark.whole
@@ -33,34 +39,40 @@ def chain(count: int) -> onnx.ModelProto:
     ("limit_bytes", "wanted"), [(None, ["abcde"]), (7_400_000, ["abc", "ade"]), (4_900_000, [*"abcde"])]
 )
 def test_sessions_are_timed_in_groups_beside_the_first_as_a_limit_allows(
-    limit_bytes: int | None, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+    limit_bytes: int | None, wanted: list[str], groups: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session takes a megabyte."""
-    groups: list[list[str]] = []
-    opened_bytes = [0]
-    opened = onnxruntime.open_session
-    interleave: Callable[..., object] = rounds.interleave
-
-    def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
-        groups.append([*open_sessions])
-        samples = interleave(open_sessions, *rest, **named)
-        opened_bytes[0] = 0
-        return samples
+    opened_for: list[int] = []
+    real: Callable[..., object] = onnxruntime.open_session
 
     def counting(model: object, *rest: object, **named: object) -> object:
-        opened_bytes[0] += 1_000_000 if isinstance(model, Path) else 0
-        return opened(model, *rest, **named)  # type: ignore[arg-type]
+        opened_for.extend([len(groups)] * isinstance(model, Path))
+        return real(model, *rest, **named)
 
     monkeypatch.setattr(sessions, "open_session", counting)
-    monkeypatch.setattr(sessions, "used_bytes", lambda: 3_500_000 + opened_bytes[0])
-    monkeypatch.setattr(stopwatch, "interleave", watched)
-    model = conv_relu_chain()
-    feed = {"x": np.zeros([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim], np.float32)}
-    models = {name: lambda: model for name in "abcde"}
-    timed = Stopwatch([feed], SessionOptions(1), limit_bytes).time(models, EFFORT).all()
-    assert [*timed] == [*"abcde"]
+    monkeypatch.setattr(sessions, "used_bytes", lambda: 3_500_000 + 1_000_000 * opened_for.count(len(groups)))
+    feed = {"x": np.zeros((1, 3, 8, 8), np.float32)}
+    watch = Stopwatch([feed], SessionOptions(1), limit_bytes)
+    timed = watch.time(dict.fromkeys("abcde", conv_relu_chain), EFFORT).all()
+    assert [*timed] == [*"abcde"] and groups == wanted
     assert all(model.wall.runs > 0 and model.wall.median_s > 0.0 for model in timed.values())
-    assert groups == [[*group] for group in wanted]
+
+
+@pytest.mark.whole
+def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(groups: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def chain(count: int) -> onnx.ModelProto:
+        g = Sketch(3)
+        x = g.input("x", 1, 64)
+        for _ in range(count):
+            x = g.op("Relu", x)
+        return g.model(x)
+
+    monkeypatch.setattr(sessions, "used_bytes", lambda: 0)
+    monkeypatch.setattr(sessions, "session_bytes", lambda proto, _: 1e6 * len(proto.graph.node))
+    models = {name: partial(chain, count) for name, count in (("a", 2), ("b", 18), ("c", 4))}
+    timed = Stopwatch([{"x": np.zeros((1, 64), np.float32)}], SessionOptions(1), 10_000_000).time(models, EFFORT).all()
+    assert groups == ["ac", "b"]
+    assert [*timed] == ["a", "b", "c"]
 
 
 @pytest.mark.whole
@@ -82,25 +94,6 @@ def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.
                 "openvino": "it needs an estimated 3 MB there, and the memory limit leaves 2 MB for sessions"
             }
     assert timed_within == {2_500_000: ["onnxruntime"], 4_000_000: ["onnxruntime", "openvino"]}
-
-
-@pytest.mark.whole
-def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups: list[list[str]] = []
-    interleave: Callable[..., object] = rounds.interleave
-
-    def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
-        groups.append([*open_sessions])
-        return interleave(open_sessions, *rest, **named)
-
-    monkeypatch.setattr(stopwatch, "interleave", watched)
-    monkeypatch.setattr(sessions, "used_bytes", lambda: 0)
-    monkeypatch.setattr(sessions, "session_bytes", lambda proto, _: 1e6 * len(proto.graph.node))
-    models = {str(count): lambda count=count: chain(count) for count in (1, 9, 2)}  # two operators each
-    feed = {"x": np.zeros((1, 64), np.float32)}
-    timed = Stopwatch([feed], SessionOptions(1), 10_000_000).time(models, EFFORT).all()
-    assert groups == [["1", "2"], ["9"]]
-    assert [*timed] == ["1", "9", "2"]
 
 
 @pytest.mark.whole

@@ -1,13 +1,10 @@
 """What is timed on a machine that lets short runs through and then stops them is what the machine sustains."""
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,12 +15,11 @@ from hypothesis import strategies as st
 from taglio.profile import rounds, waking
 from taglio.profile.busy import BusyWatch
 from taglio.profile.effort import Effort, Schedule
-from taglio.profile.kernels import kernel_seconds, unpaused
+from taglio.profile.kernels import unpaused
 from taglio.profile.rounds import Feed, interleave, run_for, turns
 from taglio.profile.stopwatch import Stopwatch
 from taglio.profile.waking import waking_seconds
 from taglio.profile.wall_time import STRETCH_S, scatter, stretches, summarize
-from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session
 from tests.models import conv_relu_chain, parsed
@@ -89,29 +85,6 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
     assert summarize(alone).steady_s == pytest.approx(2.0 * compute_s, rel=0.05)
 
 
-@pytest.mark.parametrize("run_s", [2e-5, 0.01, 0.3, 1.0, 4.0, 20.0])
-def test_a_model_of_seconds_is_measured_less_and_others_as_ever(run_s: float) -> None:
-    effort, pure_runs = Effort(16.0, run_s), 3
-    models = max(3, min(9, effort.models() - pure_runs)) + pure_runs
-    if run_s < 1.0:
-        assert models == 9 + pure_runs and not effort.is_slow(models) and effort.warmup(models) == 2
-    if effort.is_slow(models):  # one run each
-        assert models * run_s * (1 + effort.warmup(models)) <= max(effort.patience_s, (3 + pure_runs) * run_s)
-    else:  # warm-ups, one more that shows the time, the rounds; kernels have rounds of their own
-        assert models * run_s * (3 + 2 * effort.minimum) <= effort.patience_s
-
-
-def test_a_model_that_takes_long_to_open_is_opened_less() -> None:
-    assert Effort(1.0, 1e-3, 100).models() == 100
-    assert Effort(1.0, 1e-3, 5000).models() == Effort(1.0, 1e-3, 5000).sessions == 2
-    assert Effort(100.0, 1e-3, 5000).models() == 60
-
-
-@pytest.mark.parametrize(("run_s", "count"), [(1e-6, 32), (0.2, 32), (1.0, 10), (4.0, 2), (60.0, 2)])
-def test_the_slower_a_model_the_fewer_runs(run_s: float, count: int) -> None:
-    assert Effort(10.0, run_s).runs(32, 2) == count
-
-
 def test_a_slow_model_is_timed_in_one_run_with_its_kernels() -> None:
     good, bad = conv_relu_chain(), onnx.ModelProto()
     watch = Stopwatch([{"x": np.ones((1, 3, 8, 8), np.float32)}], SessionOptions(1))
@@ -121,26 +94,6 @@ def test_a_slow_model_is_timed_in_one_run_with_its_kernels() -> None:
     timed = watch.time({"first": models["first"]}, Effort(1.0, 4.0), kernels=True, loss=lambda *_: 0.25).all()["first"]
     assert timed.wall.runs <= 2 and timed.loss == 0.25  # a second one on a busy machine
     assert 0.0 < sum(timed.kernels.values()) < timed.wall.median_s
-
-
-@pytest.mark.parametrize("run_s", [0.0, 4.0])
-def test_openvino_compiles_a_model_once_for_its_wall_time_and_kernels(
-    monkeypatch: pytest.MonkeyPatch, run_s: float
-) -> None:
-    compiled: list[bool] = []
-    real: Callable[..., openvino.OpenVinoSession] = openvino._compiled
-
-    def counting(*arguments: Any, counters: bool = False) -> openvino.OpenVinoSession:
-        compiled.append(counters)
-        return real(*arguments, counters=counters)
-
-    monkeypatch.setattr(openvino, "_compiled", counting)
-    models, feeds = dict.fromkeys("ab", conv_relu_chain), [{"x": np.ones((1, 3, 8, 8), np.float32)}]
-    watch = Stopwatch(feeds, SessionOptions(1, runtime=openvino.NAME))
-    timed = watch.time(models, Effort(0.1, run_s, maximum=4), kernels=True).all()
-    assert compiled == [True, True]
-    for timing in timed.values():
-        assert 0.0 < sum(timing.kernels.values()) < 5.0 * timing.wall.median_s
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
@@ -203,12 +156,6 @@ def test_a_gpu_that_slept_runs_until_it_is_awake_before_it_is_timed() -> None:
     assert Effort().schedule({"gpu": 0.01}, ["gpu"], scatters=False).uncounted == {"gpu": 0}  # never asleep
 
 
-def test_kernels_have_half_the_budget_and_more_where_a_quota_pauses_them() -> None:
-    schedule = Effort(2.0).schedule(dict.fromkeys("abcd", 0.025), (), scatters=False)
-    assert (schedule.kernel_runs, schedule.paused_runs) == (10, 30)
-    assert Effort(2.0).schedule(dict.fromkeys("abcd", 1e-5), (), scatters=False).kernel_runs == 60
-
-
 def test_a_device_that_nobody_stops_is_timed_run_by_run(
     monkeypatch: pytest.MonkeyPatch, forever: Iterator[Sequence[Feed]]
 ) -> None:
@@ -231,21 +178,6 @@ def test_of_long_runs_the_median_counts(seconds: list[float]) -> None:
     assert summarize(seconds).steady_s == pytest.approx(float(np.median(seconds)))
 
 
-def test_what_is_read_of_a_kernels_profile(tmp_path: Path) -> None:
-    """Other events, and whatever else an event tells, are passed over."""
-    path = tmp_path / "profile.json"
-    kernel = {"cat": "Node", "name": "conv_kernel_time", "args": {"op_name": "Conv", "output_size": "8"}, "ph": "X"}
-    run = {"cat": "Session", "name": "model_run", "dur": 9}
-    events = [{"cat": "Node", "name": "conv_fence_before", "dur": 7}]
-    for duration_us in (900, 30, 20, 40):
-        events += [kernel | {"dur": duration_us}, run]
-    path.write_text(json.dumps(events))
-    assert kernel_seconds(path, 1, 1, None) == {"conv": pytest.approx(3e-5)}
-    # Inferences of two shapes each.
-    assert kernel_seconds(path, 2, 2, None) == {"conv": pytest.approx(3e-5)}
-    assert kernel_seconds(path, 0, 2, None) == {"conv": pytest.approx((465e-6 + 30e-6) / 2)}
-
-
 def test_what_waiting_costs_is_told_apart_from_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run takes 1 ms after another, 3 ms after a wait, and the first one, which allocates, 50 ms."""
     now_s, next_s = 0.0, 0.05
@@ -258,7 +190,7 @@ def test_what_waiting_costs_is_told_apart_from_first_runs(monkeypatch: pytest.Mo
         nonlocal now_s, next_s
         now_s, next_s = now_s + seconds, 0.003
 
-    monkeypatch.setattr(waking, "_component", lambda _: (SimpleNamespace(run=run), {}))
+    monkeypatch.setattr(waking, "open_session", lambda *_: SimpleNamespace(run=run))
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     assert waking_seconds(1) == pytest.approx(0.002)

@@ -1,6 +1,5 @@
 """Float16: the chosen blocks are converted, nothing else is, and what cannot be is named."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from taglio.errors import BadModel, BadOption, CannotQuantize
+from taglio.errors import BadModel, CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
@@ -20,7 +19,6 @@ from tests.models import (
     feeds,
     loaded,
     residual,
-    silu,
     two_in_two_out,
 )
 
@@ -34,58 +32,37 @@ def run(proto: onnx.ModelProto, model: Model) -> list[np.ndarray]:
     return answers(proto, feeds(model, 1).samples[0])
 
 
-def kinds(proto: onnx.ModelProto) -> Counter[str]:
-    return Counter(node.op_type for node in proto.graph.node)
-
-
-def anchors(graph: Graph) -> list[str]:
-    return [block.name for block in graph.blocks if block.kind.split("+")[0] in ("Conv", "MatMul", "Gemm")]
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_the_model_is_not_written_to_and_outputs_keep_their_names(name: str, tmp_path: Path) -> None:
-    model, graph = case(TINY[name](), tmp_path)
-    before = model.proto.SerializeToString(deterministic=True)
-    converted = float16(model, graph, [block.name for block in graph.blocks])
-    assert model.proto.SerializeToString(deterministic=True) == before
-    assert [value.name for value in converted.graph.output] == list(model.outputs)
-    onnx.checker.check_model(converted)
-
-
-def test_an_unknown_block_is_refused(tmp_path: Path) -> None:
-    model, graph = case(residual(), tmp_path)
-    with pytest.raises(BadOption, match='no block "conv99"'):
-        float16(model, graph, ["conv99"])
-
-
 @pytest.mark.parametrize("name", TINY)
 def test_float16_of_any_block_is_close_and_of_float16(name: str, tmp_path: Path) -> None:
     model, graph = case(TINY[name](), tmp_path)
-    reference = run(model.proto, model)
+    reference, before = run(model.proto, model), model.proto.SerializeToString(deterministic=True)
     for blocks in [[block.name] for block in graph.blocks] + [[block.name for block in graph.blocks]]:
-        made = float16(model, graph, blocks)
-        assert distance(reference, run(made, model)) < 2e-3
-        halves = {t.name for t in made.graph.initializer if t.data_type == TensorProto.FLOAT16}
+        converted = float16(model, graph, blocks)
+        assert distance(reference, run(converted, model)) < 2e-3
+        halves = {t.name for t in converted.graph.initializer if t.data_type == TensorProto.FLOAT16}
         asked = {operator for block in blocks for operator in graph.block(block).operators}
         floats = {t.name for t in model.proto.graph.initializer if t.data_type == TensorProto.FLOAT}
-        for node in made.graph.node:
+        for node in converted.graph.node:
             for weight in node.input:
                 if weight.split("/")[0] in floats and not (node.op_type == "Resize" and weight == node.input[2]):
                     assert (weight in halves) == (node.name in asked), node.name
-        for value in (*made.graph.input, *made.graph.output):
+        for value in (*converted.graph.input, *converted.graph.output):
             assert value.type.tensor_type.elem_type == TensorProto.FLOAT
+        assert [value.name for value in converted.graph.output] == list(model.outputs)
+        onnx.checker.check_model(converted)
+    assert model.proto.SerializeToString(deterministic=True) == before
 
 
 def test_float32_blocks_are_untouched(tmp_path: Path) -> None:
     model, graph = case(two_in_two_out(), tmp_path)
     middle, end = run(model.proto, model)
-    made = float16(model, graph, ["conv6"])
-    half_middle, half_end = run(made, model)
+    converted = float16(model, graph, ["conv6"])
+    half_middle, half_end = run(converted, model)
     np.testing.assert_array_equal(middle, half_middle)
     assert 0 < distance([end], [half_end]) < 2e-3
     # The tool alone would pass every tensor between two float32 operators through float16.
-    assert kinds(made)["Cast"] == 2
-    tensors = {name for node in made.graph.node for name in node.output}
+    assert sum(node.op_type == "Cast" for node in converted.graph.node) == 2
+    tensors = {name for node in converted.graph.node for name in node.output}
     assert {name for node in model.proto.graph.node for name in node.output} - {"end"} <= tensors
 
 
@@ -96,16 +73,6 @@ def test_a_constant_shared_with_a_float32_block_keeps_its_digits(tmp_path: Path)
     model, graph = case(g.model(x, g.op("Add", x, third)), tmp_path)
     before, after = run(model.proto, model), run(float16(model, graph, ["add2"]), model)
     np.testing.assert_array_equal(before[0], after[0])
-
-
-def test_casts_of_the_models_own_stay(tmp_path: Path) -> None:
-    g = Sketch(67)
-    half = g.op("Cast", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), to=TensorProto.FLOAT16)
-    x = g.op("Cast", half, to=TensorProto.FLOAT)
-    model, graph = case(g.model(g.conv(x, 4, 2)), tmp_path)
-    own = kinds(model.proto)["Cast"]
-    made = float16(model, graph, [graph.blocks[-1].name])
-    assert kinds(made)["Cast"] == own + 2
 
 
 def test_a_block_that_onnx_runtime_refuses_stays_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +119,6 @@ def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:
     assert made.left == ("1 of 5 blocks left in float32: no operator of if3 has a float16 form",)
 
 
-def test_float16_halves_the_file(tmp_path: Path) -> None:
-    model, graph = case(silu(), tmp_path)
-    every = float16(model, graph, [block.name for block in graph.blocks])
-    before, after = (sum(len(t.raw_data) for t in proto.graph.initializer) for proto in (model.proto, every))
-    assert after == before / 2
-
-
 def test_types_are_known_behind_operators_that_onnx_does_not_know(tmp_path: Path) -> None:
     g = Sketch(70)
     x = g.op("Relu", g.conv(g.conv(g.input("x", 1, 3, 8, 8), 3, 4), 4, 4))
@@ -168,7 +128,7 @@ def test_types_are_known_behind_operators_that_onnx_does_not_know(tmp_path: Path
     proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     del proto.graph.value_info[:]
     model, graph = case(proto, tmp_path)
-    asked = anchors(graph)
+    asked = [block.name for block in graph.blocks if block.kind.startswith(("Conv", "MatMul"))]
     assert len(asked) == 2
     assert 0 < distance(run(model.proto, model), run(float16(model, graph, asked), model)) < 0.05
 
@@ -178,18 +138,9 @@ def test_float16_keeps_outputs_that_are_inputs_or_constants(tmp_path: Path) -> N
     grid = g.constant(np.arange(4.0).reshape(1, 4, 1, 1), "grid")
     x = g.op("Mul", g.conv(g.input("x", 1, 4, 6, 6), 4, 4), grid)
     model, graph = case(g.model("x", g.conv(x, 4, 2), grid), tmp_path)
-    made = float16(model, graph, [block.name for block in graph.blocks])
-    assert [each.name for each in made.graph.output] == [*model.outputs]
-    before, after = run(model.proto, model), run(made, model)
+    converted = float16(model, graph, [block.name for block in graph.blocks])
+    assert [value.name for value in converted.graph.output] == [*model.outputs]
+    before, after = run(model.proto, model), run(converted, model)
     for index in (0, 2):
         np.testing.assert_array_equal(before[index], after[index])
     assert 0 < distance(before, after) < 2e-3
-
-
-def test_operators_that_have_the_form_already_are_no_surprise(tmp_path: Path) -> None:
-    g = Sketch(72)
-    half = g.op("Cast", g.input("x", 2, 8), to=TensorProto.FLOAT16)
-    half = g.op("MatMul", half, g.constant(g.rng.normal(0, 0.3, (8, 8)).astype(np.float16)))
-    x = g.op("MatMul", g.op("Cast", half, to=TensorProto.FLOAT), g.weight(8, 8))
-    model, graph = case(g.model(x), tmp_path)
-    assert distance(run(model.proto, model), run(float16(model, graph, ["matmul3"]), model)) < 0.05

@@ -51,9 +51,9 @@ def check(proto: onnx.ModelProto, folder: Path, *, every: bool) -> None:
     built = work.builder(exact()).build(dict.fromkeys(chosen, Precision("int8", exact(), "whole")))
     path, feed = folder / "built.onnx", {"x": data[:1]}
     onnx.save(built, path)
-    found = open_openvino(path, SessionOptions(1, runtime=NAME)).run(work.outputs, feed)
+    answers = open_openvino(path, SessionOptions(1, runtime=NAME)).run(work.outputs, feed)
     wanted = open_session(built, SessionOptions(1, Optimization.NONE)).run(work.outputs, feed)
-    assert difference(wanted[0], found[0]) < ROUNDING
+    assert difference(wanted[0], answers[0]) < ROUNDING
 
 
 @pytest.mark.parametrize("every", [True, False], ids=["all in int8", "the last alone"])
@@ -77,8 +77,8 @@ def test_parts_for_several_devices_are_kept_apart_where_openvino_runs_them(tmp_p
     )  # fmt: skip
     built, feed = assemble(work, plan), {"x": data[:1]}
     assert {part.device for part in built.parts} == {"camera", "server"}
-    found, wanted = (built.open(SessionOptions(1), runtime).run(feed) for runtime in (None, ONNXRUNTIME))
-    assert max(map(difference, wanted, found)) < 1e-4
+    answers, wanted = (built.open(SessionOptions(1), runtime).run(feed) for runtime in (None, ONNXRUNTIME))
+    assert max(map(difference, wanted, answers)) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["Mul", "Div"])
@@ -114,5 +114,5 @@ def test_all_readers_of_an_int8_convolution_without_a_bias_read_its_numbers(
     feed = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, 8, 8)).astype(np.float32)}
     wanted = open_session(proto, SessionOptions(1, Optimization.NONE)).run(None, feed)
     keep_apart(proto.graph, dynamic=batch == "batch")
-    found = open_openvino(saved(proto, tmp_path), SessionOptions(1, runtime=NAME)).run(None, feed)
-    assert max(map(difference, wanted, found)) < ROUNDING
+    answers = open_openvino(saved(proto, tmp_path), SessionOptions(1, runtime=NAME)).run(None, feed)
+    assert max(map(difference, wanted, answers)) < ROUNDING

@@ -37,7 +37,6 @@ WEIGHT_SCHEMES = [
 
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric"])
 @pytest.mark.parametrize("kind", ["u8", "s8"])
-@settings(deadline=None)
 @given(low_high=RANGES)
 def test_an_activation_has_onnx_runtimes_scale_and_zero_point(
     kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]
@@ -52,31 +51,12 @@ def test_an_activation_has_onnx_runtimes_scale_and_zero_point(
     assert ours.zero_point.dtype == (np.uint8 if kind == "u8" else np.int8)
 
 
-@pytest.mark.parametrize("kind", ["u8", "s8"])
-@pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric"])
-@settings(deadline=None)
-@given(low_high=RANGES)
-def test_the_range_is_covered_and_zero_is_exact(
-    kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]
-) -> None:
-    low, high = low_high
-    parameters = activation_parameters(low, high, Scheme(activation=kind, activation_symmetry=symmetry))
-    values = np.array([low, high, 0.0], np.float32)
-    stored = quantize_values(values, parameters).astype(np.float64)
-    back = (stored - float(parameters.zero_point)) * float(parameters.scale)
-    assert back[2] == 0.0
-    # One step: half from rounding the value, half from rounding the zero point.
-    assert np.abs(back - values).max() <= parameters.scale * 1.001
-
-
 @pytest.mark.parametrize(
     ("kind", "symmetry", "low_high", "zero_point", "at_minimum"),
     [
         ("u8", "asymmetric", (0.0, 6.0), 0, True),
-        ("u8", "asymmetric", (-1.0, 3.0), 64, False),
         ("u8", "symmetric", (0.0, 6.0), 128, False),
         ("s8", "asymmetric", (0.0, 6.0), -128, True),
-        ("s8", "symmetric", (-2.0, 6.0), 0, False),
         ("u8", "asymmetric", (2.0, 6.0), 0, True),
         ("u8", "asymmetric", (-6.0, -2.0), 255, False),
     ],
@@ -87,15 +67,6 @@ def test_zero_points_by_hand(
     parameters = activation_parameters(*low_high, Scheme(activation=kind, activation_symmetry=symmetry))
     assert int(parameters.zero_point) == zero_point
     assert parameters.at_minimum is at_minimum
-
-
-@pytest.mark.parametrize("kind", ["u8", "s8"])
-@pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric"])
-def test_a_tensor_that_is_always_zero_stays_zero(kind: ActivationType, symmetry: Symmetry) -> None:
-    parameters = activation_parameters(0.0, 0.0, Scheme(activation=kind, activation_symmetry=symmetry))
-    assert parameters.scale == 1.0
-    stored = quantize_values(np.zeros(3, np.float32), parameters)
-    assert (stored == parameters.zero_point).all()
 
 
 @settings(deadline=None)
@@ -109,7 +80,6 @@ def test_constants_are_stored_as_onnx_runtime_stores_them(low_high: tuple[float,
 
 
 @pytest.mark.parametrize("scheme", WEIGHT_SCHEMES, ids=str)
-@settings(deadline=None)
 @given(values=WEIGHTS)
 def test_weights_are_onnx_runtimes_per_channel_and_per_tensor(scheme: Scheme, values: Any) -> None:
     ours = quantize_weight(values, scheme, axis=0)
@@ -141,16 +111,6 @@ def test_the_axis_gets_one_scale_an_entry(axis: int) -> None:
     assert weight.axis == axis
 
 
-def test_a_dead_channel_leaves_the_others_alone() -> None:
-    values = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
-    values[1] = 0.0
-    weight = quantize_weight(values, Scheme(), axis=0)
-    assert weight.scale[1] == 1.0
-    assert (weight.values[1] == 0).all()
-    alone = quantize_weight(values[[0, 2]], Scheme(), axis=0)
-    np.testing.assert_array_equal(weight.values[[0, 2]], alone.values)
-
-
 def test_a_huge_bias_widens_only_the_scales_that_need_it() -> None:
     # An int32 bias has scale_in × scale_weight as its scale: minimum_scale is what keeps bias / that within int32.
     values = np.array([[1e-6, -1e-6], [0.5, -0.25]], np.float32)
@@ -160,17 +120,3 @@ def test_a_huge_bias_widens_only_the_scales_that_need_it() -> None:
     assert (weight.values[0] == 0).all()
     assert weight.scale[1] == np.float32(0.5 / 127)
     assert quantize_weight(values, Scheme(), None, minimum_scale=1.0).scale == 1.0
-
-
-def test_reduced_range_keeps_a_bit_free() -> None:
-    values = np.random.default_rng(2).standard_normal((8, 32)).astype(np.float32)
-    signed = quantize_weight(values, Scheme(reduced_range=True), axis=0).values
-    assert (signed.min(), signed.max()) == (-64, 64)
-    unsigned = quantize_weight(values, Scheme(weight="u8", weight_symmetric=False, reduced_range=True), axis=0).values
-    assert (unsigned.min(), unsigned.max()) == (0, 127)
-
-
-def test_the_source_is_not_written_to() -> None:
-    values = np.ones((2, 3), np.float32)
-    quantize_weight(values, Scheme(), axis=0)
-    assert (values == 1.0).all()

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taglio import artifact
-from taglio.compare.result import COMPARISON, Comparison, Conversion, best
+from taglio.compare.result import Comparison, Conversion, best
 from taglio.compare.row import Row
 from taglio.profile.machine import Machine
 from taglio.report import comparison
@@ -36,12 +35,6 @@ def test_the_page_has_every_row_and_reason() -> None:
 def test_a_comparison_in_which_nothing_ran_is_still_a_page() -> None:
     page = comparison.render(replace(RESULT, rows=(CRASHED,), recommended=""))
     assert "No row was measured." in page
-
-
-def test_the_file_comes_back_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / f"{COMPARISON}.json"
-    artifact.save(path, COMPARISON, RESULT.model_sha256, RESULT)
-    assert artifact.load(path, COMPARISON, Comparison) == RESULT
 
 
 def test_the_table_gives_each_reason_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,22 +72,6 @@ def test_back_ends_stand_in_the_order_of_their_speed_relative_to_the_reference(
     assert second[:4] == ["onnxruntime", "qdq-a", "4.00", "ms"]
     assert second[-3:] == ["2", "of", "3"]
     assert third == ["pytorch", "none", *"–––––", "0", "of", "0"]
-
-
-def test_limits_and_a_stop_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    comparison.show(replace(RESULT, stopped=True), Path("out/comparison.html"))
-    out = capsys.readouterr().out
-    assert "timeout per row 300 s; memory limit 17.2 GB" in out
-    assert "stopped before the last row" in out
-
-
-def test_the_answer_names_the_model_of_the_row(capsys: pytest.CaptureFixture[str]) -> None:
-    best = RESULT.rows[1]
-    assert best.checked is not None
-    row = replace(best, checked=replace(best.checked, file="out/compare-work/models/qdq-a.onnx"))
-    comparison.show(replace(RESULT, rows=(RESULT.rows[0], row)), Path("out/comparison.html"))
-    text = " ".join(capsys.readouterr().out.split())
-    assert "is onnxruntime/qdq-a, the model out/compare-work/models/qdq-a.onnx." in text
 
 
 def test_a_back_end_that_is_missing_takes_one_line(capsys: pytest.CaptureFixture[str]) -> None:

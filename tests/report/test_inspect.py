@@ -8,12 +8,12 @@ import pytest
 from taglio.cli import main
 from taglio.cli.parser import build_parser
 from taglio.error.tasks.suggest import Suggestion
-from taglio.flow.inspect import expected_gain, inspection
+from taglio.flow.inspect import inspection
 from taglio.model.graph import build
 from taglio.model.load import load
 from taglio.profile.machine import Machine
 from taglio.report import inspected
-from tests.models import Sketch, digits_model, saved, softmax_sandwich
+from tests.models import Sketch, digits_model, saved
 
 VNNI, AVX2 = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16"), ("avx2",)
 
@@ -74,11 +74,6 @@ def test_the_gain_to_expect_follows_from_the_processor(
     assert ("bfloat16" in told) == seen.bfloat16
 
 
-def test_what_stays_float_lowers_the_gain_to_expect() -> None:
-    assert expected_gain(0.5, 2.0) == pytest.approx(4.0 / 3.0)
-    assert (expected_gain(0.0, 2.0), expected_gain(1.0, 2.0)) == (1.0, 2.0)
-
-
 def test_a_model_without_int8_forms_is_expected_to_gain_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,12 +84,6 @@ def test_a_model_without_int8_forms_is_expected_to_gain_nothing(
     told = capsys.readouterr().out
     assert "no gain from int8 is expected: no block has an int8 form" in told
     assert "blocks that stay float: 1 (ONNX Runtime has no int8 Exp on the CPU)" in told
-
-
-def test_the_reason_that_most_blocks_have_comes_first(tmp_path: Path) -> None:
-    model = load(saved(softmax_sandwich(), tmp_path))
-    refusals = inspection(model, build(model), AVX2).refusals
-    assert "Softmax" in refusals[0][0]
 
 
 def test_the_suggested_command_line_is_one_that_is_understood() -> None:

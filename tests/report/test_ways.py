@@ -7,38 +7,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from taglio import artifact
 from taglio.flow.deliver import Delivery, _facts
 from taglio.flow.outcome import Outcome
-from taglio.report import answer, page, terminal, ways
+from taglio.report import answer, page, terminal
 from taglio.report.material import Material
-from taglio.report.parts import Cell, Table
 from taglio.ways.result import Rate
-from tests.report.made_up_rate import CHOSEN, DEFAULT, made_up_limited_rate, made_up_rate
-from tests.report.seen import Seen, read
+from tests.report.conftest import Printed
+from tests.report.made_up_rate import made_up_limited_rate, made_up_rate
+from tests.report.seen import read
 
 CAPACITY = "1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2 callers"
 LIMITED = "149 requests/s (145 to 153), 19 of 20 answered within 43.8 ms (limit 50 ms), 1.60 × float32's 93"
 
 
-def rated(material: Material, rate: Rate) -> Outcome:
-    assert material.outcome is not None
-    return replace(material.outcome, rate=rate)
-
-
-def printed(outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str], **how: bool) -> list[str]:
-    terminal.outcome(Path("out"), replace(material, outcome=outcome), **how)
-    return capsys.readouterr().out.replace("\u00a0", " ").splitlines()
-
-
-def drawn(outcome: Outcome, material: Material) -> Seen:
-    shown = read(page.render(replace(material, outcome=outcome)))
-    assert shown.wrong == []
-    return shown
-
-
-def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(rated(material, made_up_rate()), material, capsys)
+def test_the_first_line_is_the_capacity(outcome: Outcome, printed: Printed) -> None:
+    lines = printed(replace(outcome, rate=made_up_rate()))
     where = "error 0.800 % (limit 1 %): out/components/ for ONNX Runtime"
     assert lines[:2] == [
         f"{CAPACITY}; 163 items/s, {where}",
@@ -46,25 +29,14 @@ def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.Captu
     ]
 
 
-def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(material: Material) -> None:
+def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(outcome: Outcome) -> None:
     rate = made_up_limited_rate()
-    line = answer.sentence(rated(material, rate), "out").replace("\u00a0", " ")
+    line = answer.sentence(replace(outcome, rate=rate), "out").replace("\u00a0", " ")
     assert line == f"{LIMITED}; capacity 163 items/s, error 0.800 % (limit 1 %): out/ for ONNX Runtime"
     assert "float32 keeps that at no rate; capacity" in str(replace(rate, base_rate_per_s=0.0))
     assert str(replace(rate, rate_per_s=None)) == f"{CAPACITY}; 163 items/s, but no rate keeps 50 ms"
     unconfirmed = f"{CAPACITY}; 163 items/s; about 149 requests/s within 50 ms, not confirmed"
     assert str(replace(rate, p95_s=None)) == unconfirmed
-
-
-def test_one_caller_is_compared_once() -> None:
-    assert replace(made_up_rate(), callers=1).capacity_gain == CAPACITY.partition(",")[0]
-
-
-def test_the_speed_up_in_the_table_is_that_of_latency(material: Material) -> None:
-    for rate, title in ((None, "speed-up"), (made_up_rate(), "latency speed-up")):
-        assert material.outcome is not None
-        (table,) = answer.tables(replace(material.outcome, rate=rate))
-        assert isinstance(table, Table) and table.head[3] == title
 
 
 @pytest.mark.parametrize(
@@ -75,9 +47,9 @@ def test_the_speed_up_in_the_table_is_that_of_latency(material: Material) -> Non
     ],
 )
 def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
-    rate: Rate, head: str, best: str, material: Material, capsys: pytest.CaptureFixture[str]
+    rate: Rate, head: str, best: str, outcome: Outcome, printed: Printed
 ) -> None:
-    lines = [" ".join(line.split()) for line in printed(rated(material, rate), material, capsys)]
+    lines = [" ".join(line.split()) for line in printed(replace(outcome, rate=rate))]
     start = lines.index("Ways that were tried, best first; figures of the search, not confirmed")
     assert lines[start + 1 : start + 3] == [
         f"model way {head} role",
@@ -89,30 +61,11 @@ def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
     assert after.startswith("the first 6 of 8 rows")
 
 
-def roles(material: Material, rate: Rate) -> dict[str, str]:
-    """The capacity of every way that has a role, by its role."""
-    (table,) = ways.tried(replace(material, outcome=rated(material, rate)))
-    assert isinstance(table, Table)
-    texts = [[cell.text for cell in row if isinstance(cell, Cell)] for row in table.rows]
-    return {row[-1]: row[2] for row in texts if row[-1]}
-
-
-def test_a_default_way_that_was_chosen_has_both_roles(material: Material) -> None:
-    assert [*roles(material, replace(made_up_rate(), way=DEFAULT))] == ["chosen, default way"]
-
-
-def test_without_the_chosen_model_in_the_default_way_another_one_has_the_role(material: Material) -> None:
-    rate = made_up_rate()
-    others = tuple(way for way in rate.tried if (way.model, way.way) != ("plan 1", DEFAULT))
-    assert roles(material, replace(rate, tried=others))["default way"] == "99.0/s"
-    none = tuple(way for way in others if way.way != DEFAULT)
-    assert [*roles(material, replace(rate, tried=none))] == ["chosen"]
-
-
 @pytest.mark.parametrize("rate", [made_up_rate(), made_up_limited_rate()])
-def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material) -> None:
-    found = drawn(rated(material, rate), material)
-    words = "".join(found.sections["ways"].replace("\u00a0", " ").split("\n"))
+def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material, outcome: Outcome) -> None:
+    shown = read(page.render(replace(material, outcome=replace(outcome, rate=rate))))
+    assert shown.wrong == []
+    words = "".join(shown.sections["ways"].replace("\u00a0", " ").split("\n"))
     for expected in (
         "2 runs at once, 1 thread each",
         "84.0 MB",
@@ -123,70 +76,29 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material)
     ):
         assert expected in words
     assert ("149 requests/s (145 to 153), p95 43.8 ms" in words) is (rate.max_latency_s is not None)
-    assert len(found.charts) == 5
-    sorted_by = [attributes for _, attributes in found.elements if "aria-sort" in attributes]
+    assert len(shown.charts) == 5
+    sorted_by = [attributes for _, attributes in shown.elements if "aria-sort" in attributes]
     assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
 
 
-def test_what_was_confirmed_is_printed_under_verbose_alone(
-    material: Material, capsys: pytest.CaptureFixture[str]
-) -> None:
-    details = ("beside float32, 2 callers: 1.60 × (1.55 to 1.66)", "Latency of requests that arrive at random")
-    outcome = rated(material, made_up_rate())
-    brief, verbose = (printed(outcome, material, capsys, verbose=how) for how in (False, True))
-    assert [detail for detail in details if detail in brief or detail not in verbose] == []
-
-
-def test_without_a_rate_there_is_no_such_section(material: Material) -> None:
-    assert material.outcome is not None
-    assert "ways" not in drawn(material.outcome, material).sections
-    parts = (ways.chosen, ways.loads, ways.tried)
-    assert [part(material) for part in parts] == [[]] * 3
-
-
-def test_a_rate_of_which_nothing_else_is_known_is_drawn(material: Material) -> None:
-    bare = replace(made_up_rate(), loads=(), tried=(), memory_bytes=0)
-    words = drawn(rated(material, bare), material).sections["ways"]
-    assert "2 runs at once, 1 thread each" in words and "memory" not in words
-
-
-def test_the_json_object_has_every_figure_with_its_ends(material: Material) -> None:
-    assert material.outcome is not None
-    assert terminal.outcome_object(Path("out"), material.outcome)["rate"] is None
-    made = terminal.outcome_object(Path("out"), rated(material, made_up_limited_rate()))["rate"]
-    made = json.loads(msgspec.json.encode(made))
-    assert (made["capacity_per_s_low"], made["capacity_per_s"], made["capacity_per_s_high"]) == (158, 163, 168)
-    assert (made["over_one_low"], made["over_many"], made["rate_per_s_high"]) == (1.47, 1.6, 153)
-    assert made["way"] == {"threads": 1, "at_once": 2, "joined": 1, "spinning": False}
-    assert (made["callers"], made["openings"], made["max_latency_s"], made["base_rate_per_s"]) == (2, 8, 0.05, 93)
-    assert (made["runtime"], made["model"], made["memory_bytes"]) == ("onnxruntime", "plan 1", 84_000_000)
-    assert made["loads"][0]["p99_s"] is None and made["loads"][2]["share"] == 0.9
-    assert made["tried"][1]["way"]["joined"] == 2 and made["tried"][1]["rate_per_s"] == pytest.approx(0.9 * 158)
-    assert made["alone"].startswith("an input") and made["left_out"] == ["float32 with 4 runs at once"]
-    unlimited = terminal.outcome_object(Path("out"), rated(material, made_up_rate()))["rate"]
+def test_the_json_object_has_every_figure_with_its_ends(outcome: Outcome) -> None:
+    assert terminal.outcome_object(Path("out"), outcome)["rate"] is None
+    limited = terminal.outcome_object(Path("out"), replace(outcome, rate=made_up_limited_rate()))["rate"]
+    rate = json.loads(msgspec.json.encode(limited))
+    assert (rate["capacity_per_s_low"], rate["capacity_per_s"], rate["capacity_per_s_high"]) == (158, 163, 168)
+    assert (rate["over_one_low"], rate["over_many"], rate["rate_per_s_high"]) == (1.47, 1.6, 153)
+    assert rate["way"] == {"threads": 1, "at_once": 2, "joined": 1, "spinning": False}
+    assert (rate["callers"], rate["openings"], rate["max_latency_s"], rate["base_rate_per_s"]) == (2, 8, 0.05, 93)
+    assert (rate["runtime"], rate["model"], rate["memory_bytes"]) == ("onnxruntime", "plan 1", 84_000_000)
+    assert rate["loads"][0]["p99_s"] is None and rate["loads"][2]["share"] == 0.9
+    assert rate["tried"][1]["way"]["joined"] == 2 and rate["tried"][1]["rate_per_s"] == pytest.approx(0.9 * 158)
+    assert rate["alone"].startswith("an input") and rate["left_out"] == ["float32 with 4 runs at once"]
+    unlimited = terminal.outcome_object(Path("out"), replace(outcome, rate=made_up_rate()))["rate"]
     assert [unlimited[name] for name in ("max_latency_s", "rate_per_s", "rate_per_s_low", "p95_s")] == [None] * 4
 
 
-def test_the_outcome_names_the_way_in_one_line_and_survives_its_file(material: Material, tmp_path: Path) -> None:
-    outcome = rated(material, made_up_limited_rate())
-    lines = [line for line in str(outcome).splitlines() if "requests/s" in line]
-    assert lines == [f"run as {CHOSEN}: {LIMITED}; capacity 163 items/s"]
-    artifact.save(tmp_path / "outcome.json", "outcome", outcome.model_sha256, outcome)
-    assert artifact.load(tmp_path / "outcome.json", "outcome", Outcome) == outcome
-
-
-def test_what_was_left_out_is_a_remark(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
-    rate = made_up_rate()
-    notes = (f"not measured: {rate.left_out[0]}", f"requests are not joined: {rate.alone}")
-    lines = printed(replace(rated(material, rate), notes=notes), material, capsys)
-    assert [line for line in lines if line.startswith("- ")] == [
-        f"- {notes[1]}",
-        f"- {notes[0]}; a higher --effort measures more",
-    ]
-
-
-def test_the_delivered_readme_speaks_of_the_capacity(material: Material) -> None:
-    outcome, setup, plan = rated(material, made_up_limited_rate()), material.setup, material.plan
+def test_the_delivered_readme_speaks_of_the_capacity(material: Material, outcome: Outcome) -> None:
+    setup, plan = material.setup, material.plan
     assert setup is not None and plan is not None
-    facts = _facts(Delivery(setup, material.profile, plan, outcome, []))
+    facts = _facts(Delivery(setup, material.profile, plan, replace(outcome, rate=made_up_limited_rate()), []))
     assert facts.speedup == f"{CAPACITY}, over 8 openings of both: 163 items/s with 2 runs at once, 1 thread each"

@@ -28,18 +28,6 @@ def noted(path: Path, bfloat16: Sequence[str]) -> Path:
     return copy
 
 
-def precisions(path: Path, bfloat16: list[str]) -> dict[str, str]:
-    """The precision in which each convolution runs, by the name of the tensor that it computes."""
-    session = open_openvino(noted(path, bfloat16), SessionOptions(1))
-    precision_of = {}
-    for node in session._compiled.get_runtime_model().get_ordered_ops():
-        info = node.get_rt_info()
-        if info["layerType"].astype(str) == "Convolution":
-            for name in info["originalLayersNames"].astype(str).split(","):
-                precision_of[name] = info["runtimePrecision"].astype(str)
-    return precision_of
-
-
 Act = Callable[[Sketch, str], str]
 
 
@@ -140,19 +128,6 @@ def test_a_residual_before_an_activation_that_loses_its_mark_is_in_bfloat16(tmp_
     """Otherwise OpenVINO fails, or converts."""
     path, _ = network(tmp_path, swish, residual=True)
     assert 1e-4 < distance(path) < 0.02
-
-
-def test_only_named_convolutions_are_in_bfloat16(tmp_path: Path) -> None:
-    path, _ = network(tmp_path, KEPT["activation"])
-    nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
-    ends = [node.output[0] for node in nodes]
-    for chosen in ([], ends[:1], ends[1:], ends):
-        precision_of = precisions(path, chosen)
-        of = {
-            node.output[0]: next(precision_of[name] for name in (node.name, *node.output) if name in precision_of)
-            for node in nodes
-        }
-        assert of == {end: "bf16" if end in chosen else "f32" for end in ends}
 
 
 def test_names_with_commas(tmp_path: Path) -> None:

@@ -53,10 +53,6 @@ def test_an_operator_that_it_does_not_know() -> None:
     assert complaint(RuntimeError(said)) == "OpenVINO has no conversion for com.microsoft.QGemm"
 
 
-def test_an_error_that_names_no_node_stays_as_it_is() -> None:
-    assert complaint(RuntimeError("This is an invalid model. Error: the graph is not acyclic.")) == ""
-
-
 def test_source_files_are_no_part_of_what_is_said() -> None:
     said = (
         "Exception from src/inference/src/cpp/core.cpp:132:\nException from src/inference/src/dev/plugin.cpp:59:\n"

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from taglio.errors import BadOption
-from taglio.runtimes import openvino, places
+from taglio.runtimes import openvino
 from taglio.runtimes.openvino import NAME
 from taglio.runtimes.places import bfloat16_refusal, here, misfit, refusal, require_here
-from taglio.runtimes.session import RUNTIMES, package
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
@@ -84,10 +83,3 @@ def test_rounding_is_allowed_by_precision() -> None:
     assert "0.4% off" in misfit(NAME, rounded, wanted, 1e-4)
     assert "or NaN" in misfit(NAME, np.full_like(wanted, np.nan), wanted, 0.02)
     assert "or NaN" in misfit(NAME, wanted[:50], wanted, 0.02)
-
-
-def test_every_place_has_a_package_and_its_own_hint() -> None:
-    assert {package(name) for name in RUNTIMES} == {"onnxruntime", "onnxruntime-gpu", "openvino"}
-    assert openvino.properties(has_bfloat16=True)["INFERENCE_PRECISION_HINT"] == "bf16"
-    assert openvino.properties(has_bfloat16=False)["INFERENCE_PRECISION_HINT"] == "f32"
-    assert places.AUTO not in RUNTIMES

@@ -20,11 +20,8 @@ ROWS, DEPTH, COLUMNS = 4, 64, 16
     ("have", "saturates"),
     [
         (("avx2",), True),
-        (("avx2", "avx512f"), True),
         (("avx2", "avx_vnni"), False),
-        (("avx2", "avx512f", "avx512_vnni"), False),
         (("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"), False),
-        (("asimd",), False),
         (("asimd", "asimddp", "i8mm"), False),
         ((), True),  # nothing is known: 7-bit weights are right anywhere
     ],

@@ -45,13 +45,6 @@ def test_blocks_have_openvinos_times(profiled: tuple[Path, Any]) -> None:
     assert {time["precision"] for time in profile["blocks"]} >= {"float32", "int8"}
 
 
-def test_the_whole_flow_decides_by_openvinos_clock(tiny: Case, tmp_path: Path) -> None:
-    arguments = (*tiny.arguments(), *HOW, "--max-error", "10%", "--effort", 0.01, "-o", tmp_path, "--json")
-    taglio("optimize", *arguments).json()
-    ran = taglio("run", tmp_path, "--runs", 5, "--json").json()
-    assert (ran["runtime"], ran["profiled_in"]) == ("openvino", "openvino")
-
-
 def test_a_device_of_a_cluster_is_planned_with_times_of_its_own_runtime(
     profiled: tuple[Path, Any], tmp_path: Path
 ) -> None:

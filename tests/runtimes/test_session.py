@@ -10,11 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.errors import BadModel, BadOption
-from taglio.runtimes import onnxruntime
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from taglio.runtimes.session import RUNTIMES, opener
-from tests.models import Sketch, conv_relu_chain, parsed, pyramid, saved, two_in_two_out
+from taglio.errors import BadModel
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.session import opener
+from tests.models import parsed, pyramid, saved, two_in_two_out
 
 ONE = SessionOptions(1)
 HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
@@ -104,39 +103,6 @@ def single(operator: str = "Relu (x)", dtype: str = "float", opset: int = 17, ir
     proto = parsed(f"({dtype}[2, 3] x) => ({dtype}[2, 3] y) {{ y = {operator} }}", imports=f'"": {opset}')
     proto.ir_version = ir_version
     return proto
-
-
-def test_an_unknown_runtime_is_refused() -> None:
-    with pytest.raises(BadOption, match="no runtime tvm: choose onnxruntime or openvino"):
-        opener("tvm")
-
-
-def test_a_runtime_that_is_not_installed_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openvino", None)  # as Python says it of what is not there
-    with pytest.raises(BadOption, match=r"pip install 'taglio\[openvino\]'"):
-        opener("openvino")(saved(pyramid(), tmp_path), ONE)
-
-
-@pytest.mark.skipif(not HAS_OPENVINO, reason=WHY_NOT)
-def test_both_give_the_same_values(tmp_path: Path) -> None:
-    path = saved(conv_relu_chain(), tmp_path)
-    feed = {"x": RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)}
-    first, second = (RUNTIMES[runtime](path, ONE).run(None, feed)[0] for runtime in ("onnxruntime", "openvino"))
-    assert np.allclose(first, second, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("most", "left"), [(3, 2), (2, 3)])
-def test_equal_operators_are_not_looked_for_in_a_large_model(
-    most: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Opening 100,000 operators took over two minutes of a core."""
-    monkeypatch.setattr(onnxruntime, "_MOST_COMPARED", most)
-    g = Sketch()
-    x = g.input("x", 1, 4)
-    y = g.op("Mul", g.op("Sin", x), g.op("Sin", x))
-    basic = SessionOptions(1, Optimization.BASIC)
-    open_session(g.model(g.rename(y, "y")), basic, save_optimized=tmp_path / "simple.onnx")
-    assert len(onnx.load(tmp_path / "simple.onnx").graph.node) == left
 
 
 @pytest.mark.whole

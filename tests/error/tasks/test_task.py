@@ -1,6 +1,5 @@
 """Tasks by name, and what they make of real networks' outputs."""
 
-import runpy
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +29,9 @@ def test_parameters_are_read_and_defaults_kept() -> None:
     ("text", "message"),
     [
         ("detect", 'metric "detect" is not one of top1, tokens'),
-        ("detection:iou", "iou must be a number, such as iou=0.5"),
         ("detection:x=1", '"x=1" is not a parameter: its parameters are iou=0.5, score=0.25'),
         ("detection:iou=1.5", "iou=1.5 must lie between 0 and 1"),
-        ("ctc:blank=first", "blank must be a number"),
         ("recall:k=1.5", "k=1.5 must be a whole number of at least 1"),
-        ("r2:k=1", "it has no parameters"),
     ],
 )
 def test_what_is_unknown_is_refused_with_what_there_is(text: str, message: str) -> None:
@@ -48,10 +44,7 @@ def test_what_is_unknown_is_refused_with_what_there_is(text: str, message: str) 
     [
         ("ctc", True),
         ("ctc:blank=1", True),
-        ("ctc:blank", True),
         ("ctc:my_function", False),
-        ("ctc:x=1", True),
-        ("own:f", False),
         ("psnr", False),
     ],
 )
@@ -160,25 +153,6 @@ def test_two_trained_detectors_of_other_heads_find_the_same_faces() -> None:
         middles = [(boxes[:, :2] + boxes[:, 2:]) / 2 for boxes in (few.corners, scaled)]
         distance = np.abs(middles[0][:, None] - middles[1][None]).max(axis=2)
         assert (distance.min(axis=1) < 0.03).all()
-
-
-@pytest.mark.whole
-@pytest.mark.skipif(
-    not (SHARED / "models" / "wild" / "ch_PP-OCRv4_rec_infer.onnx").exists(),
-    reason="../shared is not beside the checkout",
-)
-def test_a_trained_recogniser_reads_what_was_rendered() -> None:
-    make = runpy.run_path(str(SHARED / "models" / "wild" / "make_data.py"))
-    model = ort.InferenceSession(str(SHARED / "models" / "wild" / "ch_PP-OCRv4_rec_infer.onnx"))
-    outputs, labels = [], []
-    for seed in range(8):
-        image, text = make["line"](48, 320, seed)
-        scaled = ((image[..., ::-1] / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None].astype(np.float32)
-        outputs.append(run(model, np.ascontiguousarray(scaled)))
-        labels.append(text)
-    metadata = model.get_modelmeta().custom_metadata_map
-    assert 0.85 < scored("ctc", outputs, outputs, np.array(labels), metadata=metadata) < 1.0
-    assert scored("ctc", outputs[::-1], outputs, np.array(labels), metadata=metadata) < 0.5
 
 
 def run(session: ort.InferenceSession, image: np.ndarray) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from taglio.error.tasks.outputs import Setting
-from taglio.error.tasks.text import another_blank, best_path, edit_distance
+from taglio.error.tasks.text import another_blank, best_path
 from taglio.errors import BadData
 from tests.error.tasks.scored import scored
 
@@ -21,13 +21,6 @@ def steps(text: str, letters: str = "-abc ") -> np.ndarray:
 
 def test_repeats_merge_and_blanks_part() -> None:
     assert best_path(steps("-aab-bb--c")[0], 0) == [1, 2, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "edits"), [("", "", 0), ("kitten", "sitting", 3), ("abc", "", 3), ("ab", "ba", 2), ("a", "ab", 1)]
-)
-def test_edit_distance(one: str, other: str, edits: int) -> None:
-    assert edit_distance(one, other) == edit_distance(other, one) == edits
 
 
 @pytest.mark.parametrize("batch_second", [False, True])
@@ -69,8 +62,8 @@ def test_lines_of_a_batch_are_read_one_by_one(batch_second: bool) -> None:
     labels = np.empty(2, object)
     labels[:] = [np.array(["ab", "cc"]), np.array(["abc"])]
     for truth in (None, labels):
-        known = {"character": CHARACTERS}
-        found = scored("ctc", changed, outputs, truth, image=(8, 24), batches=[2, 1], metadata=known)
-        assert found == pytest.approx(1 - 2 / 7)
+        metadata = {"character": CHARACTERS}
+        score = scored("ctc", changed, outputs, truth, image=(8, 24), batches=[2, 1], metadata=metadata)
+        assert score == pytest.approx(1 - 2 / 7)
     with pytest.raises(BadData, match=r"label of sample 0 has the shape \[1\] for a batch of 2"):
         scored("ctc", changed, outputs, labels[::-1], image=(8, 24), batches=[2, 1])

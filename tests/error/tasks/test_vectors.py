@@ -56,7 +56,7 @@ def test_classes_may_be_the_last_axis_of_a_map(image: tuple[int, int], large: in
     rows = np.random.default_rng(0).integers(0, 2, size)
     first = (one_hot(rows, classes) if classes > 1 else rows[..., None]).transpose(2, 0, 1)[None].astype(np.float32)
     last = np.moveaxis(first, 1, 3)
-    read = [read_map({"y": each}, Setting(image=image)) for each in (first, last)]
+    read = [read_map({"y": values}, Setting(image=image)) for values in (first, last)]
     assert read[0].tolist() == read[1].tolist() == rows.ravel().tolist()
 
 
