@@ -92,6 +92,13 @@ def test_solve_equals_brute_force(problem: Problem) -> None:
     assert placed.bound <= best.objective + CLOSE * abs(best.objective)
 
 
+def test_labels_that_break_a_strict_edge_are_no_plan() -> None:
+    """Their copies were decided without that edge, and the answer was said to be optimal."""
+    problem = made(np.random.default_rng(732), limits=True)
+    assert brute_force(problem) is None
+    assert solve(problem, gap=1e-6).status == "infeasible"
+
+
 @slowly
 @given(problems(peak=True))
 def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> None:

@@ -356,11 +356,13 @@ class Costs:
         return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
 
     def account(self, priced: Priced, labels: np.ndarray) -> Account:
-        """The cheapest copies at these prices, and the cost of the labelling with them in every row."""
+        """The cheapest copies at these prices, and the cost of the labelling with them in every row; breaking a strict
+        edge costs more than any plan."""
         ends = self.ends(labels)
         served = self.cheapest(priced, ends)
         total = self._total(self.limited, labels, self.by_value(self.limited, ends, served))
-        return Account(labels, float(total[0]), total[1:], served.copies)
+        penalty = BIG * int(self.broken_edges(labels, ends).sum())
+        return Account(labels, float(total[0]) + penalty, total[1:], served.copies)
 
     def _total(self, tables: Tables, labels: np.ndarray, by_value: np.ndarray) -> np.ndarray:
         total: np.ndarray = tables.unary[np.arange(self.nodes), labels].sum(axis=0) + by_value.sum(axis=0)
@@ -433,12 +435,16 @@ class Costs:
             f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[place[n]]}"
             for n in not_allowed
         ]
-        reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
-        for edge in np.flatnonzero(values.strict & (reads != ends.kind[ends.owner])).tolist():
+        for edge in np.flatnonzero(self.broken_edges(labels, ends)).tolist():
             name = values.names[self.edge_value[edge]]
             broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
         lost = [values.names[value] for value in np.flatnonzero(~self.serves(ends, served.copies)).tolist()]
         return [*broken, *(f"{name} does not reach its readers with the chosen copies" for name in lost)]
+
+    def broken_edges(self, labels: np.ndarray, ends: Ends) -> np.ndarray:
+        """A mask of the strict edges whose reader does not read what is written."""
+        reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
+        return np.asarray(self.problem.values.strict & (reads != ends.kind[ends.owner]))
 
     def serves(self, ends: Ends, copies: np.ndarray) -> np.ndarray:
         """Whether the copies of each listed value (value, device) are where its readers are, and readable for them."""
