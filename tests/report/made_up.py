@@ -10,7 +10,7 @@ from taglio.error.loss import RELATIVE
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.flow import workspace
 from taglio.flow.front import Point
-from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.outcome import Figures, Outcome
 from taglio.flow.work import Setup
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
@@ -90,9 +90,9 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, pl
         everything,
         128,
         272,
-        Variant("float32", wall(9e-3), 9.1e-3, 0.0, 0.0, 1_500_000, 0, 1.0),
-        Variant("int8", wall(5e-3), 5.2e-3, 0.023, 0.021, 470_000, everything, 0.98),
-        Variant("plan", wall(4.5e-3), 4.5e-3, 0.008, 0.0075, 630_000, count, 0.99),
+        Figures("float32", wall(9e-3), 9.1e-3, 0.0, 0.0, 1_500_000, 0, 1.0),
+        Figures("int8", wall(5e-3), 5.2e-3, 0.023, 0.021, 470_000, everything, 0.98),
+        Figures("plan", wall(4.5e-3), 4.5e-3, 0.008, 0.0075, 630_000, count, 0.99),
         (
             Point("plan 1", "onnxruntime", forms(count), 4.5e-3, wall(4.5e-3), 0.008, judged=True, holds=True),
             Point("tried 2", "onnxruntime", forms(count + 2), 4.4e-3, None, 0.013, judged=False, holds=False),

@@ -9,7 +9,7 @@ import pytest
 from taglio.confirm.speedup import Speedup
 from taglio.error.loss import Bound, Metric
 from taglio.flow.confirm import UNPROVEN
-from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.outcome import Figures, Outcome
 from taglio.flow.stopping import STOPPED
 from taglio.flow.workspace import DEPLOY
 from taglio.model.load import Model
@@ -83,7 +83,7 @@ def test_the_prediction_is_a_ratio_from_which_drift_cancels(outcome: Outcome) ->
     before = outcome.predicted_ratio(outcome.plan)
     assert before == pytest.approx(9e-3 / 4.5e-3)
 
-    def slower(variant: Variant) -> Variant:
+    def slower(variant: Figures) -> Figures:
         return replace(variant, latency=wall(2.0 * variant.latency.median_s))
 
     drifted = replace(outcome, drift=2.0, float32=slower(outcome.float32), plan=slower(outcome.plan))

@@ -14,7 +14,7 @@ from taglio.cli import main
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.tally import RUINED, OtherLoss, PartLoss
-from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.outcome import Figures, Outcome
 from taglio.report import page, terminal, units
 from taglio.report.material import Material
 from tests.models import digits_model
@@ -28,7 +28,7 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
     monkeypatch.setenv("COLUMNS", "200")
     ctc, agreed = Metric("ctc", True, 0.95, labelled=True), Metric("tokens", True)
 
-    def scored(variant: Variant, reached: float, loss: float) -> Variant:
+    def scored(variant: Figures, reached: float, loss: float) -> Figures:
         return replace(variant, accuracy=reached, others=(OtherLoss(agreed, loss, 1.0 - loss),))
 
     limited = replace(

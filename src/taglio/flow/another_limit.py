@@ -61,7 +61,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     limits = _relimited(workspace.read_plan(folder, work, profile).limits, wanted)
     work = work.telling(progress)
     clock.lap("load")
-    tables = _Tables(work, profile, error, limits, before)
+    tables = _KnownPlans(work, profile, error, limits, before)
     tried, guessed = tables.tried(), tables.guessed()
     guessed += tables.planned([*tried, *guessed])
     work, first = work.in_place(before.float32.runtime), before.float32.runtime
@@ -115,7 +115,7 @@ def _relimited(limits: Limits, wanted: Sequence[UserLimit]) -> Limits:
     return limits
 
 
-class _Tables:
+class _KnownPlans:
     """What a workspace knows of plans, under other `limits`. `bases` are the errors of the float model by place."""
 
     def __init__(self, work: Work, profile: Profile, error: ErrorModel | None, limits: Limits, before: Outcome) -> None:

@@ -93,7 +93,7 @@ def as_predicted(entry: Entry) -> Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class Verdict:
     """The finalists as judged: the `winner` (None: none keeps the limit), and those that were `rejected` on unseen
     inputs, in this order."""
 
@@ -113,7 +113,7 @@ class Judged:
 SearchAgain = Callable[[str, float, bool], Ledger | None]
 
 
-def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain = lambda *_: None) -> Judged:
+def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain = lambda *_: None) -> Verdict:
     """The fastest finalist that is accepted as deployed, on all held-out inputs: see unseen.py.
 
     A finalist that breaks the limit on the inputs of the search cannot win, and does not count among the `CANDIDATES`
@@ -151,7 +151,7 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
                 continue
         is_poor = winner is None or (not rejected and _none_but_plain(ledger, winner))
         if not is_poor or is_searched_again or not find_more(""):
-            return Judged(ledger, winner, tuple(rejected))
+            return Verdict(ledger, winner, tuple(rejected))
         is_searched_again = True
 
 

@@ -156,7 +156,7 @@ def optimize(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Search:
+class _SearchResult:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
     for the report what was tried. `error` is the study of errors, before plans corrected it. `why_float` says
     why no plan was made, or is ""."""
@@ -196,14 +196,14 @@ class _SoFar:
         return f" (so far about {floats[0] / fastest_s:.2f} × as fast)"
 
 
-def _stopped(screened: Screened, profile: Profile, limits: Limits, clock: Clock) -> _Search:
+def _stopped(screened: Screened, profile: Profile, limits: Limits, clock: Clock) -> _SearchResult:
     """The best so far of a search that was stopped."""
     work, tried = screened.work.at(LEAST), screened.work.kept.all("tried")
     if not tried:
         return _float_stays(screened, profile, limits, STOPPED, clock)
     decision = best_so_far(work, profile, tried, limits, screened.usable, screened.floats)
     clock.lap("plan")
-    return _Search(work, screened, decision, (), why_float=STOPPED)
+    return _SearchResult(work, screened, decision, (), why_float=STOPPED)
 
 
 def _searched(
@@ -214,7 +214,7 @@ def _searched(
     clock: Clock,
     so_far: _SoFar,
     watched: Watched,
-) -> _Search:
+) -> _SearchResult:
     """Screen places and forms, profile, study errors, plan. Where a bound shows that no plan can be faster than float,
     what would follow is not measured."""
     assert limits.max_error is not None, "a limit was given"
@@ -252,7 +252,7 @@ def _searched(
     )
     clock.lap("plan")
     doubts = tuple(note for note in error.notes if note != saturating_sums(chosen, saturates=True))  # of the plan
-    return _Search(settled, screened, decision, doubts, levels, error)
+    return _SearchResult(settled, screened, decision, doubts, levels, error)
 
 
 def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> str:
@@ -271,7 +271,7 @@ def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], li
     return f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
 
 
-def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str, clock: Clock) -> _Search:
+def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str, clock: Clock) -> _SearchResult:
     """The result without a plan."""
     work, place = screened.work.at(clock.effort("plan")), profile.conditions.runtime
     errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
@@ -279,4 +279,4 @@ def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str,
     decision = float_stays(work, profile, int8_error, limits, screened.usable, screened.floats)
     doubts = doubts_without_study(work, profile)
     clock.lap("plan")
-    return _Search(work, screened, decision, doubts, why_float=why)
+    return _SearchResult(work, screened, decision, doubts, why_float=why)

@@ -20,7 +20,7 @@ STEADY = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Figures:
     """One form of the model. Latencies in seconds, timed side by side; error on the held-out inputs.
 
     `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
@@ -82,9 +82,9 @@ class Outcome:
     candidates: int
     calibration_samples: int
     held_out_samples: int
-    float32: Variant
-    int8: Variant
-    plan: Variant
+    float32: Figures
+    int8: Figures
+    plan: Figures
     points: tuple[Point, ...]
     stage_seconds: dict[str, float]
     peak_memory_bytes: int
@@ -162,18 +162,18 @@ class Outcome:
             line += f": predicted ÷ measured is {ratio:.3f} for the plan, {ratio * self.drift:.3f} corrected for that"
         return (line, *self.notes)
 
-    def ratio(self, variant: Variant) -> float | None:
+    def ratio(self, variant: Figures) -> float | None:
         """Predicted over measured latency, not corrected for drift; None where the profile does not predict it."""
         return variant.predicted_latency_s / variant.latency.median_s if self.predicted(variant) else None
 
-    def predicted_ratio(self, variant: Variant) -> float | None:
+    def predicted_ratio(self, variant: Figures) -> float | None:
         """How many times as fast as float a variant was predicted to be. The prediction is scaled by the drift of the
         float model since the profile, which cancels. None where the profile does not predict the variant."""
         if not self.predicted(variant) or variant.predicted_latency_s <= 0.0:
             return None
         return self.float32.latency.median_s / (variant.predicted_latency_s * self.drift)
 
-    def predicted(self, each: Variant) -> bool:
+    def predicted(self, each: Figures) -> bool:
         """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""
         return each.runtime == self.conditions.runtime
 

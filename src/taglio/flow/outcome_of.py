@@ -1,4 +1,4 @@
-"""The outcome of what was decided and confirmed: its variants and its points. Measures nothing."""
+"""The outcome of what was decided and confirmed: its figures and its points. Measures nothing."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from taglio.flow.build import Built
 from taglio.flow.ending import Ended
 from taglio.flow.front import Point
 from taglio.flow.ledger import INT8_RUN, NOT_RACED, Entry, Floats, Ledger, Measurement
-from taglio.flow.outcome import Outcome, Variant, drift_since
+from taglio.flow.outcome import Figures, Outcome, drift_since
 from taglio.flow.plan import Decision
 from taglio.flow.work import Work
 from taglio.memory import peak_bytes
@@ -41,8 +41,8 @@ def outcome_of(ended: Ended, built: Built, places: Sequence[Measurement] = (), f
         calibration_samples=len(work.data.calibration.samples),
         held_out_samples=len(work.data.all_held_out.samples),
         float32=_float(work, decision),
-        int8=_variant(INT8_RUN, int8, int8_size),
-        plan=_variant("plan", decision.winner, built.size_bytes),
+        int8=_figures(INT8_RUN, int8, int8_size),
+        plan=_figures("plan", decision.winner, built.size_bytes),
         points=points(decision.ledger, places, floats),
         stage_seconds={},
         peak_memory_bytes=peak_bytes(),
@@ -98,22 +98,22 @@ def _point(entry: Entry, *, is_predicted: bool) -> Point:
     )
 
 
-def _float(work: Work, decision: Decision) -> Variant:
+def _float(work: Work, decision: Decision) -> Figures:
     """The float model that results are compared with: the source, if another model is planned instead."""
     size_bytes, source = weights.size_bytes((work.replaced or work.model).proto), decision.source
     if source is None:
-        return _variant(FLOAT_RUN, decision.ledger.float32, size_bytes)
+        return _figures(FLOAT_RUN, decision.ledger.float32, size_bytes)
     wall, answered = source.wall, source.answers
-    variant = Variant(FLOAT_RUN, wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
-    return replace(variant, others=answered.others, runtime=NAME)
+    figures = Figures(FLOAT_RUN, wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
+    return replace(figures, others=answered.others, runtime=NAME)
 
 
-def _variant(label: str, entry: Entry, size_bytes: int) -> Variant:
+def _figures(label: str, entry: Entry, size_bytes: int) -> Figures:
     answered, wall = entry.answers, entry.wall
     assert answered is not None, "what is compared was run on all inputs"
     assert wall is not None, "what is compared was timed"
     low = [*entry.assignment.values()].count(BFLOAT16)
-    return Variant(
+    return Figures(
         name=label,
         latency=wall,
         predicted_latency_s=entry.predicted_s,

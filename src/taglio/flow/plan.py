@@ -8,7 +8,7 @@ from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementF
 from taglio.flow.answers import answers, source_answers
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.explore import FEWEST, PlaceSearch, meters
-from taglio.flow.finalists import Judged, as_predicted, as_profiled, judge, on_one_scale
+from taglio.flow.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
 from taglio.flow.ledger import INT8_RUN, NOT_RACED, PLAIN, Answers, Entry, Floats, Ledger
 from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.flow.places import studied
@@ -242,7 +242,7 @@ def _among(
     return decision_of(work, judged, profile, None, len(work.data.held_out.samples))
 
 
-def decision_of(work: Work, judged: Judged, profile: Profile, error: ErrorModel | None, inputs: int) -> Decision:
+def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel | None, inputs: int) -> Decision:
     """The decision for the winner of a race. Raises Infeasible if no finalist holds."""
     ledger, winner = judged.ledger, judged.winner
     if winner is None:

@@ -198,7 +198,7 @@ def refuse_unportable(work: Work, scheme: Scheme | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Result:
+class _PlaceRace:
     """The race in one `place`, where the float model took `float_s`: its `rows`, the latency to expect of a plan there
     (`score_s`), and the least that the kernels allow of any mix (`least_s`). `schemes` are the results of int8 by
     scheme."""
@@ -263,7 +263,7 @@ class _Screening:
             self._reference = self.work.quick_reference(run_s, self.work.effort)
         return self._reference
 
-    def race(self, float_there: Measurement) -> _Result:
+    def race(self, float_there: Measurement) -> _PlaceRace:
         """Float beside all blocks in each form, in the place of `float_there`."""
         place, base = float_there.variant.runtime, float_there.error or 0.0
         work = self.work.in_place(place)
@@ -310,7 +310,7 @@ class _Screening:
         }
         # Places are compared by the race of all, since the machine's speed changes from race to race.
         drift = 1.0 if float_there.seconds is None else float_there.seconds / float_s
-        return _Result(
+        return _PlaceRace(
             place=place,
             base=base,
             float_s=drift * float_s,
@@ -354,7 +354,7 @@ class _Screening:
                 )
         return ""
 
-    def profile(self, result: _Result) -> Profile:
+    def profile(self, result: _PlaceRace) -> Profile:
         """The profile of float and every form alone, from the race in a place."""
         work = self.work.in_place(result.place)
         forms = tuple(short for short, form in self.uncalibrated.items() if form.name in result.timed)
@@ -485,7 +485,7 @@ def _seconds(raced: RaceResult) -> float:
     return raced.timed.wall.median_s
 
 
-def _hopeless(result: _Result, graph: Graph) -> str:
+def _hopeless(result: _PlaceRace, graph: Graph) -> str:
     """Why no plan is made, from the best place that was raced."""
     if not graph.choices():
         return f"no block has another form than float32{graph.refusal()}"

@@ -8,7 +8,7 @@ from taglio.error.tally import OtherLoss
 from taglio.flow.confirm import UNPROVEN
 from taglio.flow.curve import Level
 from taglio.flow.front import Point
-from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.outcome import Figures, Outcome
 from taglio.flow.stopping import STOPPED
 from taglio.report.parts import Cell, Part, Table
 from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals, shown, size
@@ -79,7 +79,7 @@ def figures(outcome: Outcome) -> dict[str, list[object]]:
     return rows
 
 
-def variants(outcome: Outcome) -> dict[str, Variant]:
+def variants(outcome: Outcome) -> dict[str, Figures]:
     """Float, all int8 unless no block computes in it, and the plan unless it is float."""
     named = {FLOAT: outcome.float32}
     if outcome.int8.int8_blocks:
@@ -93,7 +93,7 @@ def _further(bound: Bound, losses: Sequence[OtherLoss], index: int) -> object:
     return _marked(bound.metric, losses[index].loss, bound.max_error) if losses else MISSING
 
 
-def latency_s(outcome: Outcome, variant: Variant) -> float | None:
+def latency_s(outcome: Outcome, variant: Figures) -> float | None:
     """Median seconds of a run. If there was a race they come from it, so that they agree with the speed-up. The result
     is then None for all int8, which is not in the race: its earlier time is not comparable."""
     race = outcome.speedup
@@ -107,20 +107,20 @@ def speed_up_title(outcome: Outcome) -> str:
     return "speed-up" if outcome.rate is None else "latency speed-up"
 
 
-def speed_up(outcome: Outcome, variant: Variant) -> str:
+def speed_up(outcome: Outcome, variant: Figures) -> str:
     """How many times as fast as float a variant is: with its interval if it is the plan and was confirmed."""
     if variant is outcome.plan and outcome.speedup is not None:
         return str(outcome.speedup)
     return f"{about(_to_race(outcome) * measured_ratio(outcome, variant))}, not confirmed"
 
 
-def predicted_speed_up(outcome: Outcome, variant: Variant) -> str:
+def predicted_speed_up(outcome: Outcome, variant: Figures) -> str:
     """The predicted ratio of float's time to a variant's. A change of the machine's speed cancels out."""
     ratio = outcome.predicted_ratio(variant)
     return MISSING if ratio is None or not isfinite(ratio) else f"{ratio:.2f} ×"
 
 
-def measured_ratio(outcome: Outcome, variant: Variant) -> float:
+def measured_ratio(outcome: Outcome, variant: Figures) -> float:
     """Float's time over a variant's, from the runs that selected the plan."""
     return outcome.float32.latency.median_s / variant.latency.median_s
 
@@ -204,7 +204,7 @@ def runtime_title(runtime: str) -> str:
     return _TITLES[max(names, key=len)] if names else runtime
 
 
-def _error(outcome: Outcome, variant: Variant) -> object:
+def _error(outcome: Outcome, variant: Figures) -> object:
     if variant.lost:
         return Cell(shown(outcome.metric, variant.error), "bad", "an output loses its information")
     judged = outcome.max_error if variant.holds(outcome.max_error) else -inf

@@ -19,7 +19,7 @@ from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.deliver import Delivered
 from taglio.flow.front import Point
-from taglio.flow.outcome import Outcome, Quantized, Variant
+from taglio.flow.outcome import Figures, Outcome, Quantized
 from taglio.flow.promise import Checked, Verdict
 from taglio.plan.result import Plan
 from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary, ways
@@ -106,7 +106,7 @@ def _way(way: Way) -> dict[str, Any]:
     return _fields(way, "threads", "at_once", "joined", "spinning")
 
 
-def _variant(outcome: Outcome, variant: Variant, metric: Metric) -> dict[str, Any]:
+def _variant(outcome: Outcome, variant: Figures, metric: Metric) -> dict[str, Any]:
     """The JSON object of a variant. If it was in the race, its latency comes from there, to agree with the speed-up."""
     return {
         "value": metric.value(variant.error),
