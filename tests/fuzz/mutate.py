@@ -43,7 +43,7 @@ def damage_model(rng: random.Random, data: bytes) -> bytes:
     while True:
         damaged = copy.deepcopy(whole)
         _damage_values(rng, damaged)
-        with contextlib.suppress(json_format.ParseError, ValueError):
+        with contextlib.suppress(json_format.ParseError, ValueError, OverflowError):
             return json_format.ParseDict(damaged, onnx.ModelProto()).SerializeToString()
 
 
