@@ -9,6 +9,7 @@ import pytest
 from taglio.confirm.speedup import Speedup
 from taglio.error.loss import Bound, Metric
 from taglio.flow.confirm import UNPROVEN
+from taglio.flow.front import Point
 from taglio.flow.outcome import Figures, Outcome
 from taglio.flow.stopping import STOPPED
 from taglio.flow.workspace import DEPLOY
@@ -61,6 +62,13 @@ def test_float_that_stays_says_why_in_the_same_line(outcome: Outcome, printed: P
     assert not [line for line in lines if line.startswith("plan ")]
     both = replace(kept_float(outcome), also=(Bound(Metric("ctc", True, labelled=True, float_value=0.9), 0.02),))
     assert "that keeps 1 %, ctc loss 2.00% is" in answer.sentence(both, "out").replace("\u00a0", " ")
+
+
+def test_a_point_that_the_race_puts_at_float_is_no_other_limit(outcome: Outcome) -> None:
+    """Float in OpenVINO was listed for a smaller limit as about 0.83 × as fast as float."""
+    slow = Point("float32", "openvino", {}, None, outcome.float32.latency.times(0.9), 1e-6, judged=False, holds=True)
+    assert slow in replace(outcome, points=(slow,)).front
+    assert replace(outcome, points=(slow,), speedup=CONFIRMED).front == ()
 
 
 def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(

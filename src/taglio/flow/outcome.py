@@ -115,8 +115,15 @@ class Outcome:
         """The points that another limit would bring; none of a plan that was chosen for a rate."""
         if self.rate is not None:
             return ()
-        seconds = self.float32.latency.median_s, self.plan.latency.median_s
+        seconds = self.float_s, self.plan.latency.median_s
         return front(self.points, *seconds, self.plan.error, self.max_error, any_unit=self.metric.own)
+
+    @property
+    def float_s(self) -> float:
+        """Float's seconds beside those of the runs that selected the plan: by the race, if there was one. So speed-ups
+        that are not confirmed compare with the plan's: a faster model must not look slower than the plan."""
+        race = self.speedup
+        return self.float32.latency.median_s if race is None else race.ratio * self.plan.latency.median_s
 
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""

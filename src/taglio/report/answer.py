@@ -111,7 +111,7 @@ def speed_up(outcome: Outcome, variant: Figures) -> str:
     """How many times as fast as float a variant is: with its interval if it is the plan and was confirmed."""
     if variant is outcome.plan and outcome.speedup is not None:
         return str(outcome.speedup)
-    return f"{about(_to_race(outcome) * measured_ratio(outcome, variant))}, not confirmed"
+    return f"{about(measured_ratio(outcome, variant))}, not confirmed"
 
 
 def predicted_speed_up(outcome: Outcome, variant: Figures) -> str:
@@ -122,7 +122,7 @@ def predicted_speed_up(outcome: Outcome, variant: Figures) -> str:
 
 def measured_ratio(outcome: Outcome, variant: Figures) -> float:
     """Float's time over a variant's, from the runs that selected the plan."""
-    return outcome.float32.latency.median_s / variant.latency.median_s
+    return outcome.float_s / variant.latency.median_s
 
 
 def float_stays(outcome: Outcome) -> bool:
@@ -173,14 +173,7 @@ def front(outcome: Outcome, folder: str) -> list[Part]:
 def about_speedup(outcome: Outcome, point: Point) -> float:
     """Float's time over that of a point, from the runs that selected the plan, on the scale of the race that confirmed
     it; 0 if it was not timed."""
-    return _to_race(outcome) * outcome.float32.latency.median_s / point.measured_s if point.measured_s else 0.0
-
-
-def _to_race(outcome: Outcome) -> float:
-    """The confirmed speed-up over the one in the runs that selected the plan. Speed-ups that are not confirmed have
-    this factor, so that they compare with the plan's: a faster model must not look slower than the plan."""
-    race = outcome.speedup
-    return 1.0 if race is None else race.ratio / measured_ratio(outcome, outcome.plan)
+    return outcome.float_s / point.measured_s if point.measured_s else 0.0
 
 
 def limit_option(metric: Metric, loss: float) -> str:
