@@ -133,3 +133,11 @@ def test_the_float_model_by_another_name_does_not_win() -> None:
 
 def test_of_a_model_without_candidates_all_int8_is_the_float_model() -> None:
     assert ledger(timed("float32", ORT, 10.0), timed("plan 1", ORT, 5.0)).int8.name == "float32"
+
+
+def test_where_all_int8_does_not_run_that_of_another_place_is_compared() -> None:
+    """Without answers there is nothing to compare: it ended in a KeyError."""
+    refused = replace(timed("int8", NAME, 1.0), refused="OpenVINO cannot run it")
+    rows = ledger(timed("float32", ORT, 10.0), timed("int8", ORT, 6.0), timed("float32", NAME, 8.0), refused)
+    assert rows.int8.key == ("int8", ORT)
+    assert rows.having(replace(rows.int8, refused="nor can ONNX Runtime")).int8 is rows.float32

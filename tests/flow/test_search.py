@@ -14,7 +14,7 @@ from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.flow import search as module
 from taglio.flow.ledger import Entry
-from taglio.flow.search import best, from_rule, predicted_by
+from taglio.flow.search import best, from_rule, least_error, predicted_by
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
@@ -187,6 +187,18 @@ def test_the_best_are_the_fastest_of_those_that_hold_and_a_fallback_is_one_of_th
     assert best([], 1) == []
     assert set(tried[1].plan.assignment()) == set(everything) and tried[1].plan.measured_error == 0.03
     assert from_rule("other", graph, profile, error, Limits(None), Evidence(everything, 0.9, 0.9, {})).holds
+
+
+def test_pins_that_no_plan_keeps_leave_the_least_error_of_a_plan_not_of_float() -> None:
+    graph, profile, error = chain()
+    name = choosers(graph)[0].name
+    limits = Limits(0.01, float_blocks=(name,), int8_blocks=(name,))
+    plans = [
+        from_rule("other", graph, profile, error, limits, Evidence(forms, loss, loss, {}))
+        for forms, loss in (({}, 0.0), ({name: INT8}, 0.03))
+    ]
+    assert not any(plan.holds for plan in plans)
+    assert least_error(graph, limits, plans).error == 0.03
 
 
 def test_noises_agree_with_what_was_measured_and_others_in_the_same_form_follow() -> None:

@@ -23,7 +23,7 @@ from taglio.flow.finalists import as_profiled, finalists
 from taglio.flow.ledger import INT8_RUN, PLAIN, Entry, Ledger
 from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
-from taglio.flow.search import from_rule, keeps_pins, predicted_by, search
+from taglio.flow.search import from_rule, least_error, predicted_by, search
 from taglio.flow.side_by_side import race
 from taglio.flow.work import Work
 from taglio.plan.result import Limits
@@ -148,8 +148,7 @@ class PlaceSearch:
     def _infeasible(self) -> Infeasible:
         """Why no plan holds."""
         limits = self._place.within
-        allowed = [entry for entry in self._entries.values() if keeps_pins(self.work.graph, limits, entry.plan)]
-        least = min(allowed, key=lambda entry: entry.error)
+        least = least_error(self.work.graph, limits, self._entries.values())
         lost = "" if least.error < inf else self.meter.tally(least.assignment).lost()
         return infeasible(limits, least.error, lost)
 

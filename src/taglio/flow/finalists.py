@@ -122,7 +122,8 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
     float is left.
     """
     ledger = ledger.having(_keeping(ledger.float32, answers(work, None, limits), limits))
-    ledger = ledger.having(_answered(work, ledger.int8, limits))
+    while ledger.int8.answers is None:  # one that does not run is refused, and another place's follows
+        ledger = ledger.having(_answered(work, ledger.int8, limits))
     rejected: list[Rejected] = []
     is_searched_again = False
 

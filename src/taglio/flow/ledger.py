@@ -191,9 +191,9 @@ class Ledger:
 
     @property
     def int8(self) -> Entry:
-        """All blocks in int8, in the place where that is fastest: the float model, if no block can be in int8."""
-        rows = [entry for entry in self.raced if entry.name == INT8_RUN]
-        return min(rows or self.raced, key=lambda entry: (entry.name not in PLAIN, entry.measured_s))
+        """All blocks in int8, in the place where that runs and is fastest: the float model, if there is none."""
+        rows = [entry for entry in self.raced if entry.name == INT8_RUN and (entry.answers or not entry.refused)]
+        return min(rows, key=lambda entry: entry.measured_s, default=self.float32)
 
     @property
     def winner(self) -> Entry | None:

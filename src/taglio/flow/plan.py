@@ -12,7 +12,7 @@ from taglio.flow.finalists import Verdict, as_predicted, as_profiled, judge, on_
 from taglio.flow.ledger import INT8_RUN, NOT_RACED, PLAIN, Answers, Entry, Floats, Ledger
 from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.flow.places import studied
-from taglio.flow.search import best, keeps_pins
+from taglio.flow.search import best, least_error
 from taglio.flow.side_by_side import race
 from taglio.flow.unseen import Rejected
 from taglio.flow.work import Work, require_own
@@ -247,11 +247,10 @@ def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel
     ledger, winner = judged.ledger, judged.winner
     if winner is None:
         limits = ledger.float32.plan.limits
-        finalists = [entry for entry in ledger.raced if keeps_pins(work.graph, limits, entry.plan)] or ledger.raced
         parts = [part for entry in ledger.raced if entry.answers for part in entry.answers.parts]
         losses = [f"{part.name} {part.lost}" for part in parts if part.lost]
-        least = min([plan.needed for plan in judged.rejected] or [entry.error for entry in finalists])
-        raise infeasible(limits, least, next(iter(losses), ""), work.agreement.remark)
+        needed = [plan.needed for plan in judged.rejected] or [least_error(work.graph, limits, ledger.raced).error]
+        raise infeasible(limits, min(needed), next(iter(losses), ""), work.agreement.remark)
     return Decision(
         plan=_chosen(work, winner, ledger),
         winner=winner,

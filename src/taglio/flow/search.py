@@ -34,6 +34,13 @@ def keeps_pins(graph: Graph, limits: Limits, plan: Plan) -> bool:
     return forms.isdisjoint(in_float) and forms >= set(limits.int8_blocks)
 
 
+def least_error(graph: Graph, limits: Limits, entries: Iterable[Entry]) -> Entry:
+    """The plan with the smallest error of those that keep the pins, or of all but float if none does."""
+    plans = [*entries]
+    keeping = [entry for entry in plans if keeps_pins(graph, limits, entry.plan)]
+    return min(keeping or [entry for entry in plans if entry.assignment] or plans, key=lambda entry: entry.error)
+
+
 @dataclass(slots=True)
 class _Aim:
     """The factor on the limit of predicted errors for the next plan, whose errors keep the `bound`. `exact` is the one
