@@ -50,11 +50,11 @@ def test_a_command_reaches_what_it_works_with_in_at_most_eight_functions(
     def watched(owner: Any, name: str) -> Callable[..., Any]:
         real = getattr(owner, name)
 
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             functions = functions_from_command()
             ways.setdefault(f"{owner.__name__}.{name}", set()).add(" > ".join(functions))
             assert len(functions) <= MOST, functions
-            return real(*given, **named)
+            return real(*arguments, **options)
 
         return call
 

@@ -122,13 +122,13 @@ def test_an_lstm_becomes_int8_dynamic_its_only_form(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.normal(0.0, 0.1, (1, 128, 32)) for name in ("w", "r")}
     text = "(float[5, 1, 32] x) => (float[5, 1, 1, 32] y) { [lstm] y = LSTM <hidden_size = 32> (x, w, r) }"
-    model, made = saved(parsed(text, weights), tmp_path), tmp_path / "q.onnx"
+    model, quantized = saved(parsed(text, weights), tmp_path), tmp_path / "q.onnx"
     np.savez(tmp_path / "x.npz", x=rng.normal(0.0, 1.0, (8, 5, 1, 32)).astype(np.float32))
-    given = ("quantize", model, "--data", tmp_path / "x.npz", "-o", made)
-    refused(taglio(*given, "--blocks", "lstm"), "no block can be int8; the largest, lstm: its only form")
+    command = ("quantize", model, "--data", tmp_path / "x.npz", "-o", quantized)
+    refused(taglio(*command, "--blocks", "lstm"), "no block can be int8; the largest, lstm: its only form")
     for blocks in ("all", "lstm", "top-flops:1"):
-        printed = taglio(*given, "--method", "int8-dynamic", "--blocks", blocks, "--json").json()
-        assert "DynamicQuantizeLSTM" in types_in(made)
+        printed = taglio(*command, "--method", "int8-dynamic", "--blocks", blocks, "--json").json()
+        assert "DynamicQuantizeLSTM" in types_in(quantized)
         assert (printed["blocks"], printed["candidates"]) == (1, 1) and 0.0 < printed["error"] < 0.1
 
 

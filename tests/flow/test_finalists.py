@@ -51,8 +51,8 @@ def raced(runtime: str, error: float = 0.001, **seconds: float) -> Ledger:
     return ledger(*(timed(name, runtime, value, error) for name, value in seconds.items()), first=runtime)
 
 
-def seconds_of(found: Ledger) -> dict[tuple[str, str], float]:
-    return {entry.key: entry.measured_s for entry in found.raced}
+def seconds_of(race: Ledger) -> dict[tuple[str, str], float]:
+    return {entry.key: entry.measured_s for entry in race.raced}
 
 
 def test_the_fastest_solved_plans_meet_float_all_int8_and_those_by_rules() -> None:

@@ -180,9 +180,9 @@ class Outcome:
             return None
         return self.float32.latency.median_s / (variant.predicted_latency_s * self.drift)
 
-    def predicted(self, each: Figures) -> bool:
+    def predicted(self, variant: Figures) -> bool:
         """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""
-        return each.runtime == self.conditions.runtime
+        return variant.runtime == self.conditions.runtime
 
 
 def drift_since(profile: Profile, outcome: Outcome) -> float:

@@ -32,13 +32,13 @@ def rows(result: Any, backend: str) -> dict[str, Any]:
     return {row["wanted"]["id"].partition("/")[2]: row for row in result["rows"] if row["wanted"]["backend"] == backend}
 
 
-def sound(found: dict[str, Any], exact: float = 1e-3) -> None:
+def sound(figures: dict[str, Any], exact: float = 1e-3) -> None:
     """No row is blank, the float row equals the original, and a row that is int8 says which operators are."""
-    for name, row in found.items():
+    for name, row in figures.items():
         assert (row["latency"] is not None) == (row["status"] == "measured"), name
         assert bool(row["reason"]) == (row["status"] != "measured"), name
-    assert found["float32"]["status"] == "measured", found["float32"]["reason"]
-    assert found["float32"]["checked"]["error_to_original"] < exact
+    assert figures["float32"]["status"] == "measured", figures["float32"]["reason"]
+    assert figures["float32"]["checked"]["error_to_original"] < exact
 
 
 def saturating(row: Any) -> bool:
@@ -46,10 +46,10 @@ def saturating(row: Any) -> bool:
     return any("saturate" in note for note in row["checked"]["notes"])
 
 
-def measured(found: dict[str, Any], *keys: str) -> None:
+def measured(figures: dict[str, Any], *keys: str) -> None:
     """These rows ran."""
     for key in keys:
-        assert found[key]["status"] == "measured", (key, found[key]["reason"])
+        assert figures[key]["status"] == "measured", (key, figures[key]["reason"])
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from tests.end_to_end.command import Case
 
 def test_keras(keras_model: Case, tmp_path: Path) -> None:
     result = compare(tmp_path, keras_model, "keras")
-    found = rows(result, "keras")
-    sound(found)
-    assert {row["status"] for row in found.values()} == {"measured"}
+    figures = rows(result, "keras")
+    sound(figures)
+    assert {row["status"] for row in figures.values()} == {"measured"}
     (step,) = result["conversions"]
     operators = [node.name for node in onnx.load(step["path"]).graph.node if node.op_type == "Conv"]
     assert [name.partition("/")[0] for name in operators] == ["norm", "second"]  # the first is fused with the norm
@@ -20,15 +20,15 @@ def test_keras(keras_model: Case, tmp_path: Path) -> None:
 
 def test_qkeras(keras_model: Case, tmp_path: Path) -> None:
     need("qkeras")
-    found = rows(compare(tmp_path, keras_model, "qkeras"), "qkeras")
-    sound(found)
-    measured(found, "ptq-8", "ptq-4", "ptq-8 TFLite int8")
-    assert found["ptq-8"]["checked"]["error_to_float"] < found["ptq-4"]["checked"]["error_to_float"]
-    assert found["ptq-8 TFLite int8"]["checked"]["size_bytes"] > 0
+    figures = rows(compare(tmp_path, keras_model, "qkeras"), "qkeras")
+    sound(figures)
+    measured(figures, "ptq-8", "ptq-4", "ptq-8 TFLite int8")
+    assert figures["ptq-8"]["checked"]["error_to_float"] < figures["ptq-4"]["checked"]["error_to_float"]
+    assert figures["ptq-8 TFLite int8"]["checked"]["size_bytes"] > 0
 
 
 def test_qkeras_needs_a_keras_model(few_digits: Case, tmp_path: Path) -> None:
     need("qkeras")
-    found = rows(compare(tmp_path, few_digits, "qkeras"), "qkeras")
-    assert {row["status"] for row in found.values()} == {"impossible"}
-    assert "this is ONNX: give the .keras or .h5 file" in found["float32"]["reason"]
+    figures = rows(compare(tmp_path, few_digits, "qkeras"), "qkeras")
+    assert {row["status"] for row in figures.values()} == {"impossible"}
+    assert "this is ONNX: give the .keras or .h5 file" in figures["float32"]["reason"]

@@ -24,21 +24,21 @@ RUN = (
 def test_from_onnx(few_digits: Case, tmp_path: Path) -> None:
     need("litert", "onnx2tf")
     result = compare(tmp_path, few_digits, "litert")
-    found = rows(result, "litert")
-    sound(found)
+    figures = rows(result, "litert")
+    sound(figures)
     assert [step["target"] for step in result["conversions"]] == ["SavedModel"]
-    measured(found, *INT8, *RUN)
+    measured(figures, *INT8, *RUN)
     for key in INT8:
-        assert sum(found[key]["checked"]["int8_operators"].values()) > 0, key
-    assert 0 < found["int8-aeq"]["checked"]["error_to_float"] < 0.2
+        assert sum(figures[key]["checked"]["int8_operators"].values()) > 0, key
+    assert 0 < figures["int8-aeq"]["checked"]["error_to_float"] < 0.2
 
 
 def test_from_keras_needs_no_converter_between(keras_model: Case, tmp_path: Path) -> None:
     result = compare(tmp_path, keras_model, "litert")
-    found = rows(result, "litert")
-    sound(found)
+    figures = rows(result, "litert")
+    sound(figures)
     assert [(step["source"], step["target"]) for step in result["conversions"]] == [("keras", "onnx")]
-    measured(found, "int8")
+    measured(figures, "int8")
 
 
 def test_from_tflite_only_what_starts_from_one(keras_model: Case, tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_from_tflite_only_what_starts_from_one(keras_model: Case, tmp_path: Path
     compare(first, keras_model, "litert")
     made = Case(first / "compare-work" / "litert" / "float32.tflite", keras_model.data)
     result = compare(tmp_path / "second", made, "litert,onnxruntime")
-    found = rows(result, "litert")
-    sound(found)
-    assert "needs Keras or a SavedModel" in found["int8"]["reason"]
-    measured(found, "int8-aeq")
+    figures = rows(result, "litert")
+    sound(figures)
+    assert "needs Keras or a SavedModel" in figures["int8"]["reason"]
+    measured(figures, "int8-aeq")
     measured(rows(result, "onnxruntime"), "float32")

@@ -8,10 +8,10 @@ from tests.end_to_end.command import Case
 
 def test_recommended(few_digits: Case, tmp_path: Path) -> None:
     need("onnxsim")
-    found = rows(compare(tmp_path, few_digits, "onnxsim", "--max-error", "1%"), "onnxsim")
-    sound(found)
-    measured(found, "recommended")
-    checked = found["recommended"]["checked"]
+    figures = rows(compare(tmp_path, few_digits, "onnxsim", "--max-error", "1%"), "onnxsim")
+    sound(figures)
+    measured(figures, "recommended")
+    checked = figures["recommended"]["checked"]
     assert "on the calibration samples by onnxsim" in checked["notes"][0]
     assert 0 < checked["error_to_float"] < 0.02
     assert checked["int8_operators"] == {"DynamicQuantizeMatMul": 1}  # all that its dynamic scheme takes
@@ -20,5 +20,5 @@ def test_recommended(few_digits: Case, tmp_path: Path) -> None:
 
 def test_a_limit_that_no_scheme_keeps_is_said(few_digits: Case, tmp_path: Path) -> None:
     need("onnxsim")
-    found = rows(compare(tmp_path, few_digits, "onnxsim", "--max-error", "1e-9"), "onnxsim")
-    assert "no scheme is within the limit" in found["recommended"]["checked"]["notes"][0]
+    figures = rows(compare(tmp_path, few_digits, "onnxsim", "--max-error", "1e-9"), "onnxsim")
+    assert "no scheme is within the limit" in figures["recommended"]["checked"]["notes"][0]

@@ -10,11 +10,11 @@ TYPES = ("u8u8", "u8s8", "s8s8")
 
 def test_native(few_digits: Case, tmp_path: Path) -> None:
     need("openvino")
-    found = rows(compare(tmp_path, few_digits, "openvino"), "openvino")
-    sound(found)
+    figures = rows(compare(tmp_path, few_digits, "openvino"), "openvino")
+    sound(figures)
     for key in ("qdq-u8s8-asym-pc", "qdq-s8s8-sym-pc"):
-        assert sum(found[key]["checked"]["int8_operators"].values()) > 10
-        assert 0 < found[key]["checked"]["error_to_float"] < 0.1 or saturating(found[key])
-    assert 0 < found["qdq-u8s8-asym-pc-rr"]["checked"]["error_to_float"] < 0.1  # weights of 7 bits do not saturate
+        assert sum(figures[key]["checked"]["int8_operators"].values()) > 10
+        assert 0 < figures[key]["checked"]["error_to_float"] < 0.1 or saturating(figures[key])
+    assert 0 < figures["qdq-u8s8-asym-pc-rr"]["checked"]["error_to_float"] < 0.1  # weights of 7 bits do not saturate
     forms = [f"qdq-{types}-{sym}-{channel}" for types in TYPES for sym in ("sym", "asym") for channel in ("pc", "pt")]
-    measured(found, *forms, "mixed-asym-top-10", "bfloat16", "qdq-s8s8-sym-pc + bf16")
+    measured(figures, *forms, "mixed-asym-top-10", "bfloat16", "qdq-s8s8-sym-pc + bf16")

@@ -31,19 +31,19 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_rows_run_or_say_what_is_missing(own: Any) -> None:
-    found = rows(own, "pytorch")
-    sound(found)
-    measured(found, "bfloat16")
+    figures = rows(own, "pytorch")
+    sound(figures)
+    measured(figures, "bfloat16")
     keys = ("float32 compiled", "bfloat16 compiled", "pt2e-static-asym-pc", "pt2e-dynamic-asym-pc")
     if shutil.which("g++"):
-        measured(found, *keys)
+        measured(figures, *keys)
         for key in keys[2:]:
-            checked = found[key]["checked"]
+            checked = figures[key]["checked"]
             assert sum(checked["int8_operators"].values()) > 0, key
             assert 0 < checked["error_to_float"] < 0.1, key
     else:
-        assert all("C++ compiler" in found[key]["reason"] for key in keys)
-    on_gpu = [found["float32 cuda"], found["float16 cuda"]]
+        assert all("C++ compiler" in figures[key]["reason"] for key in keys)
+    on_gpu = [figures["float32 cuda"], figures["float16 cuda"]]
     assert all(row["status"] == "measured" or "no CUDA device here" in row["reason"] for row in on_gpu)
 
 
@@ -56,6 +56,6 @@ def test_the_module_reaches_the_other_back_ends(own: Any) -> None:
 
 def test_pytorch_needs_a_pytorch_model(few_digits: Case, tmp_path: Path) -> None:
     need("torch")
-    found = rows(compare(tmp_path, few_digits, "pytorch"), "pytorch")
-    assert {row["status"] for row in found.values()} == {"impossible"}
-    assert "this is ONNX: give its module:function or .pt2 file" in found["float32"]["reason"]
+    figures = rows(compare(tmp_path, few_digits, "pytorch"), "pytorch")
+    assert {row["status"] for row in figures.values()} == {"impossible"}
+    assert "this is ONNX: give its module:function or .pt2 file" in figures["float32"]["reason"]

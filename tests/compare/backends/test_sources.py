@@ -60,11 +60,11 @@ def make(backend: str, code: str) -> None:
 
 def opened(model: Path | str, data: Any, kind: str, **settings: Any) -> Model:
     """The model, and that a line says what it was and how near it is to the original."""
-    found = Model(model, data, threads=1, **settings)
-    told = [remark for remark in found.remarks if "was converted to ONNX by" in remark]
-    assert len(told) == 1 and f"({kind})" in told[0], found.remarks
+    figures = Model(model, data, threads=1, **settings)
+    told = [remark for remark in figures.remarks if "was converted to ONNX by" in remark]
+    assert len(told) == 1 and f"({kind})" in told[0], figures.remarks
     assert told[0].endswith("equal the original's") or float(told[0].rpartition(" by ")[2].split()[0]) < 1e-5, told
-    return found
+    return figures
 
 
 IMAGES = np.random.default_rng(0).standard_normal((6, 16, 16, 3)).astype(np.float32)
@@ -87,9 +87,9 @@ def test_models_of_tensorflow(tmp_path: Path, library: str, save: str, kind: str
     need("litert")
     make("keras", KERAS.format(library=library) + save.format(path=tmp_path))
     path = next(tmp_path.glob("net*"))
-    found = opened(path, IMAGES, kind)
-    assert [spec.shape and spec.shape[1:] for spec in found.inputs] == [(16, 16, 3)]
-    assert found.data.held_out.samples[0][found.inputs[0].name].shape == (1, 16, 16, 3)
+    figures = opened(path, IMAGES, kind)
+    assert [spec.shape and spec.shape[1:] for spec in figures.inputs] == [(16, 16, 3)]
+    assert figures.data.held_out.samples[0][figures.inputs[0].name].shape == (1, 16, 16, 3)
 
 
 def test_the_whole_flow_and_its_stages_from_a_tflite_file(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def nets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["nets.py:build", "nets:build", "net.pt2"])
 def test_models_of_pytorch(nets: Path, name: str) -> None:
-    found = opened(nets / name, nets / "d.npz", "PyTorch")
-    assert [(spec.name, spec.shape) for spec in found.inputs] == [("image", (1, 3, 9, 9)), ("scale", (1, 3))]
+    figures = opened(nets / name, nets / "d.npz", "PyTorch")
+    assert [(spec.name, spec.shape) for spec in figures.inputs] == [("image", (1, 3, 9, 9)), ("scale", (1, 3))]
 
 
 def test_a_module_opened_twice_is_the_same_model(nets: Path) -> None:
@@ -146,10 +146,10 @@ def test_a_text_model_of_hugging_face(tmp_path: Path) -> None:
     path = written(
         tmp_path / "t.csv", "text,label\n" + "".join(f"{'a b c '[: 2 + 2 * (i % 3)]},{i % 3}\n" for i in range(8))
     )
-    found = opened(tmp_path / "bert", path, "a Hugging Face model")
-    assert [spec.name for spec in found.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
-    assert all(spec.shape == ("batch", "sequence") for spec in found.inputs)
-    assert (found.outputs, found.data.held_out.labels is not None) == (("logits",), True)
+    figures = opened(tmp_path / "bert", path, "a Hugging Face model")
+    assert [spec.name for spec in figures.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert all(spec.shape == ("batch", "sequence") for spec in figures.inputs)
+    assert (figures.outputs, figures.data.held_out.labels is not None) == (("logits",), True)
 
 
 def test_an_image_and_a_speech_model_of_hugging_face(tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ def test_an_image_and_a_speech_model_of_hugging_face(tmp_path: Path) -> None:
         f"t.Wav2Vec2ForCTC({speech}).save_pretrained('{tmp_path}/wav')\n"
         f"t.Wav2Vec2FeatureExtractor(sampling_rate=8000, do_normalize=True).save_pretrained('{tmp_path}/wav')",
     )
-    found = opened(tmp_path / "vit", pictures(tmp_path / "p", cat=2, dog=2), "a Hugging Face model")
-    assert (found.inputs[0].shape, found.outputs) == (("batch", 3, 8, 8), ("logits",))
+    figures = opened(tmp_path / "vit", pictures(tmp_path / "p", cat=2, dog=2), "a Hugging Face model")
+    assert (figures.inputs[0].shape, figures.outputs) == (("batch", 3, 8, 8), ("logits",))
     for index in range(4):
         sound(tmp_path / "w" / f"{index}.wav", np.random.default_rng(index).integers(-9000, 9000, 800 + 40 * index))
-    found = opened(tmp_path / "wav", tmp_path / "w", "a Hugging Face model")
-    assert found.inputs[0].shape == ("batch", "length")
-    assert any("rate=8000,normalize" in remark for remark in found.remarks)
+    figures = opened(tmp_path / "wav", tmp_path / "w", "a Hugging Face model")
+    assert figures.inputs[0].shape == ("batch", "length")
+    assert any("rate=8000,normalize" in remark for remark in figures.remarks)
 
 
 def test_a_model_that_generates_with_an_encoder_is_refused(tmp_path: Path) -> None:
