@@ -248,7 +248,7 @@ class Graph:
         """Why the largest block without a form (int8, or that of `why_not`) has none, to end a sentence; "" if all
         have it."""
         refused = [block for block in self.blocks if why_not(block)]
-        largest = max(refused, key=lambda block: block.flops, default=None)
+        largest = max(refused, key=lambda block: (block.flops, block.weight_bytes(32)), default=None)
         return f"; the largest, {largest.name}: {why_not(largest)}" if largest is not None else ""
 
     def choices(self) -> tuple[Block, ...]:
