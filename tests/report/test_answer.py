@@ -69,6 +69,9 @@ def test_a_point_that_the_race_puts_at_float_is_no_other_limit(outcome: Outcome)
     slow = Point("float32", "openvino", {}, None, outcome.float32.latency.times(0.9), 1e-6, judged=False, holds=True)
     assert slow in replace(outcome, points=(slow,)).front
     assert replace(outcome, points=(slow,), speedup=CONFIRMED).front == ()
+    # Nor is float itself, where the race puts it above the runs that selected the plan.
+    float32 = replace(slow, runtime=outcome.float32.runtime, latency=outcome.float32.latency)
+    assert replace(outcome, points=(float32,), speedup=replace(CONFIRMED, ratio=3.0)).front == ()
 
 
 def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(

@@ -112,10 +112,11 @@ class Outcome:
 
     @property
     def front(self) -> tuple[Point, ...]:
-        """The points that another limit would bring; none of a plan that was chosen for a rate."""
+        """The points that another limit would bring, faster than float in the runs that selected the plan and by the
+        race; none of a plan that was chosen for a rate."""
         if self.rate is not None:
             return ()
-        seconds = self.float_s, self.plan.latency.median_s
+        seconds = min(self.float_s, self.float32.latency.median_s), self.plan.latency.median_s
         return front(self.points, *seconds, self.plan.error, self.max_error, any_unit=self.metric.own)
 
     @property
