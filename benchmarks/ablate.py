@@ -26,12 +26,12 @@ from typing import Any
 
 import taglio
 from cases import CACHE, CASES, ROOT, Kept, markdown, paths, write
-from taglio.flow import explore as explore_module
-from taglio.flow import finalists as finalists_module
 from taglio.flow import optimize as optimize_module
-from taglio.flow import screen as screen_module
-from taglio.flow import search as search_module
-from taglio.flow.rules import by_rules
+from taglio.search import explore as explore_module
+from taglio.search import finalists as finalists_module
+from taglio.search import screen as screen_module
+from taglio.search import search as search_module
+from taglio.search.rules import by_rules
 
 NETWORKS = ("digits", "ultraface-rfb-320", "magika", "paraphrase-MiniLM-L3-v2-6000", "ch_PP-OCRv4_rec_infer")
 LIMIT = 0.01
@@ -112,8 +112,8 @@ def _optimized(network: str, without: str, effort: float, threads: int) -> Row:
 def simulated(machines: int, mechanisms: Sequence[str]) -> tuple[list[list[str]], dict[str, Any]]:
     """The cells and the figures of searches on simulated machines without each mechanism."""
     sys.path.insert(0, str(ROOT))
-    from tests.flow.test_simulated import LIMIT as LIMIT_THERE
-    from tests.flow.test_simulated import delivered
+    from tests.search.test_simulated import LIMIT as LIMIT_THERE
+    from tests.search.test_simulated import delivered
     from tests.support.networks import network
     from tests.support.simulated import Machine, Noise
 

@@ -24,7 +24,7 @@ from taglio.artifact import tools
 from taglio.cores import available_cores
 from taglio.embedded import digits_data, digits_model
 from taglio.flow.opening import Model
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.profile.machine import describe
 from taglio.runtimes.places import AUTO
 

@@ -44,8 +44,8 @@ from taglio.errors import Infeasible, TaglioError
 from taglio.flow import stages
 from taglio.flow.place import candidate, place
 from taglio.flow.placing import CLUSTER, opened
-from taglio.flow.work import Work
 from taglio.flow.workspace import GRAPH, PLAN, PROFILE, keep_plan, read_error, reopen_profiled
+from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.busy import STAT, ticks

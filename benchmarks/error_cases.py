@@ -14,7 +14,7 @@ from PIL import Image
 from cases import open_case
 from taglio.data.dataset import Split
 from taglio.error.measure import ErrorMeter
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.quantize.scheme import DEFAULT_SCHEME
 
 NETWORKS = ("ultraface-rfb-320", "yunet-n-640", "digits")

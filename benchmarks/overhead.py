@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 from cases import CASES, markdown, paths, write
 from taglio.components.cut import Component
-from taglio.flow.build import Built
+from taglio.lab.build import Built
 from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.optional import optional

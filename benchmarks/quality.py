@@ -23,11 +23,8 @@ from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.flow.error import error_model
-from taglio.flow.explore import meters
-from taglio.flow.plan import decide
 from taglio.flow.profile import profile_as
-from taglio.flow.screen import screen
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
@@ -35,6 +32,9 @@ from taglio.profile.stopwatch import FEEDS
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
+from taglio.search.decide import decide
+from taglio.search.explore import meters
+from taglio.search.screen import screen
 
 # After so many more blocks in float than taglio's meter asks for, ONNX Runtime's greedy model is given up.
 _MORE = 3

@@ -28,7 +28,7 @@ from taglio.errors import MeasurementFailed, plural
 from taglio.flow import workspace
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.outcome import Outcome
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.memory import free_bytes
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions

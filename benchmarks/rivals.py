@@ -9,7 +9,7 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from taglio.error.tally import Tally
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision

@@ -41,8 +41,8 @@ from taglio import artifact
 from taglio.components.build import write as write_components
 from taglio.components.cut import Component
 from taglio.cores import available_cores
-from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, SETUP
+from taglio.lab.work import Setup
 from taglio.memory import keep_memory
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 

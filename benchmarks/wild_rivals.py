@@ -25,7 +25,7 @@ from taglio.components.build import read
 from taglio.error.tally import Tally
 from taglio.errors import one_line
 from taglio.flow.opening import Model
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.places import here
 from taglio.runtimes.session import Session, opener

@@ -12,8 +12,8 @@ import onnx
 from taglio import artifact
 from taglio.components.build import Constant, State, write
 from taglio.components.cut import Component
-from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, SETUP
+from taglio.lab.work import Setup
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.way import Way
 from tests.models import parsed

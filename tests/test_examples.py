@@ -10,7 +10,7 @@ import pytest
 
 import taglio
 from taglio.compare import measure
-from taglio.flow import build, error, opening, optimize, place, plan, profile, result, run
+from taglio.lab import build, error, opening, optimize, place, plan, profile, result, run
 from taglio.runtimes.places import refusal
 
 CLUSTER = """

@@ -30,6 +30,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("confirm",),
     ("run", "ways"),
     ("compare",),
+    ("lab",),
+    ("search",),
     ("flow",),
     ("report",),
     ("cluster.engine",),

@@ -15,8 +15,8 @@ from taglio.deploy.export import Export, export
 from taglio.deploy.folder import read
 from taglio.deploy.served import Joining
 from taglio.deploy.write import Answered, read_answered, write
-from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
+from taglio.lab.work import Setup
 from taglio.run.in_process import Executor
 from taglio.runtimes import onnxruntime
 from taglio.runtimes.way import Way

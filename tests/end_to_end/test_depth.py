@@ -11,8 +11,9 @@ import pytest
 import taglio as package
 from taglio.confirm.race import Race
 from taglio.error.measure import ErrorMeter
-from taglio.flow import confirm, deliver, optimize, search
+from taglio.flow import confirm, deliver, optimize
 from taglio.profile.stopwatch import Stopwatch
+from taglio.search import search
 from tests.end_to_end.command import SCHEME, Case, taglio
 
 # docs/design.md lists the functions.

@@ -11,8 +11,8 @@ import onnxruntime as ort
 import pytest
 
 from taglio import artifact
-from taglio.flow import work
 from taglio.flow.outcome import Outcome
+from taglio.lab import work
 from taglio.report import terminal
 from taglio.runtimes.onnxruntime import CUDA, PROVIDERS
 from tests.conftest import Staged

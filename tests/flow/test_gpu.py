@@ -52,7 +52,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {next(iter(each.values())).tobytes(): session.run(None, dict(each)) for each in samples}
     monkeypatch.setattr(cuda, "offered", lambda: True)
     monkeypatch.setattr(cuda, "open_session", lambda path, options: Prompt(path, options, answers))
-    monkeypatch.setattr("taglio.flow.places.refusal", lambda name: "" if name in cuda.PLACES else known(name))
+    monkeypatch.setattr("taglio.search.places.refusal", lambda name: "" if name in cuda.PLACES else known(name))
 
 
 @pytest.mark.whole

@@ -18,10 +18,9 @@ from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption
 from taglio.flow import workspace
-from taglio.flow.answers import answers
 from taglio.flow.memory import activation_bytes
 from taglio.flow.opening import open_work
-from taglio.flow.work import Setup
+from taglio.lab.work import Setup
 from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile import kernels, stopwatch
 from taglio.profile.effort import Effort
@@ -29,6 +28,7 @@ from taglio.profile.stopwatch import Stopwatch
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.search.answers import answers
 from tests.components.cases import CHOICES, INT8, tiny
 from tests.models import Sketch, conv_relu_chain, two_in_two_out
 

@@ -8,7 +8,7 @@ from taglio.flow.run import moved
 from taglio.plan.result import Interval, Limits, Placement, Plan
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import parse_scheme
-from tests.flow.made_up import chain
+from tests.search.made_up import chain
 
 VNNI, AVX2 = ("avx2", "avx512f", "avx512_vnni"), ("avx2",)
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from math import inf
 
-from taglio.flow.ledger import NOT_RACED, Answers, Measurement, Variant
 from taglio.flow.outcome_of import points
 from taglio.plan.result import Placement
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
-from tests.flow.test_finalists import ORT, ledger, timed, tried
+from taglio.search.ledger import NOT_RACED, Answers, Measurement, Variant
+from tests.search.test_finalists import ORT, ledger, timed, tried
 
 
 def test_every_place_says_what_became_of_it() -> None:

@@ -25,8 +25,8 @@ from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import parse_scheme
 from tests.conftest import TWO_DEVICES, Staged
 from tests.end_to_end.command import SCHEME
-from tests.flow.made_up import paying
 from tests.models import Sketch
+from tests.search.made_up import paying
 
 CLUSTER = Cluster("a", (Device("a", active_watts=2.0), Device("b", active_watts=5.0)), ())
 

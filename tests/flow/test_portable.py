@@ -14,13 +14,13 @@ from taglio.errors import BadOption
 from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import Model
 from taglio.flow.result import Result
-from taglio.flow.screen import screen
 from taglio.model.exact import saturating_products
 from taglio.profile.measure import pure_assignments
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.places import bfloat16_refusal
+from taglio.search.screen import screen
 from tests.models import Sketch
 from tests.processor import SATURATES
 from tests.saturation import answers
@@ -46,7 +46,7 @@ def samples(count: int = 24) -> np.ndarray:
 
 def optimized(monkeypatch: pytest.MonkeyPatch, have: tuple[str, ...], **how: Any) -> Result:
     """All blocks in int8, on a processor with the instruction sets `have` as far as the choice of forms knows."""
-    monkeypatch.setattr("taglio.flow.screen.instructions", lambda: have)
+    monkeypatch.setattr("taglio.search.screen.instructions", lambda: have)
     return taglio.optimize(products(), {"x": samples()}, max_error=LIMIT, **INT8, **how)
 
 

@@ -14,7 +14,7 @@ from taglio.cluster.engine.wiring import wire
 from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
 from taglio.flow.run import run_steps
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.model.state import suggested
 from tests.stateful import PRESENT, STATES, WIDE, inputs, network, written
 

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.flow.build import assemble
 from taglio.flow.opening import Model
+from taglio.lab.build import assemble
 from taglio.plan.result import DeviceUse, Interval, Limits, Plan, placements
 from taglio.quantize.keep_apart import keep_apart
 from taglio.quantize.precision import FLOAT32, Precision

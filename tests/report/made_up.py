@@ -9,9 +9,8 @@ from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.flow import workspace
-from taglio.flow.front import Point
 from taglio.flow.outcome import Figures, Outcome
-from taglio.flow.work import Setup
+from taglio.lab.work import Setup
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.plan.result import Interval, Limits, Plan, placements
@@ -23,6 +22,7 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.run.in_process import PieceTime, RunReport
+from taglio.search.front import Point
 from tests.models import digits_model
 
 FORMS = precisions(DEFAULT_SCHEME)

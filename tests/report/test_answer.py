@@ -9,7 +9,6 @@ import pytest
 from taglio.confirm.speedup import Speedup
 from taglio.error.loss import Bound, Metric
 from taglio.flow.confirm import UNPROVEN
-from taglio.flow.front import Point
 from taglio.flow.outcome import Figures, Outcome
 from taglio.flow.stopping import STOPPED
 from taglio.flow.workspace import DEPLOY
@@ -17,6 +16,7 @@ from taglio.model.load import Model
 from taglio.report import answer, page, terminal
 from taglio.report.material import Material
 from taglio.report.parts import Table
+from taglio.search.front import Point
 from tests.report.conftest import Printed
 from tests.report.made_up import fill, wall
 from tests.report.seen import read

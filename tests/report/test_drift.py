@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from taglio.flow.front import Point
 from taglio.flow.outcome import Outcome, drift_since
 from taglio.report import page, terminal
 from taglio.report.material import Material
+from taglio.search.front import Point
 from tests.report.made_up import wall
 from tests.report.seen import read
 

@@ -13,12 +13,12 @@ from taglio import artifact
 from taglio.error.loss import Metric
 from taglio.error.tally import PartLoss
 from taglio.flow.outcome import Outcome
-from taglio.flow.unseen import Unseen
 from taglio.model.graph import build
 from taglio.model.load import Model
 from taglio.report import by_input, page, terminal
 from taglio.report.material import Absent, Material, gather
 from taglio.report.parts import Chart
+from taglio.search.unseen import Unseen
 from tests.report.made_up import FORMS, fill, made_up_plan
 from tests.report.seen import Seen, read, seen
 

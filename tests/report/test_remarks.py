@@ -7,10 +7,10 @@ import pytest
 
 import taglio
 from taglio.error.tasks.task import parse_task
-from taglio.flow.curve import Level
-from taglio.flow.front import Point
 from taglio.flow.outcome import Outcome
 from taglio.report import remarks
+from taglio.search.curve import Level
+from taglio.search.front import Point
 from tests.report.conftest import Printed
 
 SOURCE = Path(taglio.__file__).parent

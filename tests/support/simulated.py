@@ -24,9 +24,9 @@ from taglio.data.spec import InputSpec
 from taglio.error.model import ErrorModel
 from taglio.error.parts import whole
 from taglio.errors import BadModel
-from taglio.flow.as_written import Agreement
-from taglio.flow.lab import Lab
-from taglio.flow.work import Setup, Work
+from taglio.lab.as_written import Agreement
+from taglio.lab.lab import Lab
+from taglio.lab.work import Setup, Work
 from taglio.memory import Shelf
 from taglio.model.load import Model
 from taglio.plan.one_machine import make_plan

@@ -19,29 +19,29 @@ from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadArtifact, BadOption
 from taglio.flow import notes, workspace
-from taglio.flow.as_built import AsBuilt, shifted
-from taglio.flow.build import assemble
 from taglio.flow.clock import Clock
-from taglio.flow.curve import curve
 from taglio.flow.ending import Ended, by_race
-from taglio.flow.explore import meters
-from taglio.flow.finalists import judge
-from taglio.flow.front import Point
-from taglio.flow.ledger import PLAIN, Entry, Key, Ledger
-from taglio.flow.limits import UserLimit
 from taglio.flow.outcome import Outcome
 from taglio.flow.outcome_of import outcome_of
-from taglio.flow.plan import Decision, decision_of
 from taglio.flow.result import Result, result_of
-from taglio.flow.search import keeps_pins, search, solve_s
-from taglio.flow.work import Work
 from taglio.flow.workspace import ERROR, OUTCOME
+from taglio.lab.build import assemble
+from taglio.lab.work import Work
 from taglio.plan.one_machine import describe, make_plan
 from taglio.plan.result import Interval, Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
+from taglio.search.as_built import AsBuilt, shifted
+from taglio.search.curve import curve
+from taglio.search.decide import Decision, decision_of
+from taglio.search.explore import meters
+from taglio.search.finalists import judge
+from taglio.search.front import Point
+from taglio.search.ledger import PLAIN, Entry, Key, Ledger
+from taglio.search.limits import UserLimit
+from taglio.search.search import keeps_pins, search, solve_s
 
 # Plans that are solved and measured, and the share of a solve's usual time: a user waits for half a minute in all.
 _SOLVED, _SOLVING = 3, 0.3

@@ -20,7 +20,6 @@ from taglio.deploy.processor_needs import lacks
 from taglio.deploy.prove import DeployProof, verified
 from taglio.deploy.write import SAMPLES_FOLDER, Answered, read_samples, write_samples, write_source
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
-from taglio.flow.answers import answers_by
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import open_work
@@ -35,8 +34,8 @@ from taglio.flow.promise import (
     multiple,
     speed_promise,
 )
-from taglio.flow.work import Setup, Work
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP
+from taglio.lab.work import Setup, Work
 from taglio.memory import size_text
 from taglio.model.inputs import input_specs
 from taglio.model.read import read as read_model
@@ -47,6 +46,7 @@ from taglio.progress import Progress
 from taglio.runtimes.session import runtime_version
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
+from taglio.search.answers import answers_by
 from taglio.transaction import held
 from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts

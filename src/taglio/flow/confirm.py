@@ -13,8 +13,8 @@ from taglio.confirm.speedup import Speedup
 from taglio.data.dataset import Sample, chosen, spread
 from taglio.deploy.write import write, write_source
 from taglio.errors import BadOption, MeasurementFailed
-from taglio.flow.build import assemble
-from taglio.flow.work import Work
+from taglio.lab.build import assemble
+from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Plan
 from taglio.runtimes.onnxruntime import NAME, Optimization

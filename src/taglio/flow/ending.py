@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
 from taglio.flow.confirm import confirmed
-from taglio.flow.ledger import Entry
-from taglio.flow.plan import Decision
 from taglio.flow.rate import RatePatience, rated
 from taglio.flow.running import in_way
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.plan.result import Limits, Plan
+from taglio.search.decide import Decision
+from taglio.search.ledger import Entry
 from taglio.ways.choose import Goal
 from taglio.ways.result import Rate
 

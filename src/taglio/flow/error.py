@@ -31,8 +31,8 @@ from taglio.error.study import StudyAim, StudyBudget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, plural
-from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import ERROR, OUTCOME, read_error
+from taglio.lab.work import Work, require_own
 from taglio.model.captures import readers
 from taglio.model.pixels import pixel_scaling
 from taglio.profile.measure import pure_assignments

@@ -11,7 +11,7 @@ from taglio.data.spec import Shape
 from taglio.deploy.write import write_opened, write_source
 from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.confirm import raced_inputs
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.model.written import as_written
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.places import refusal

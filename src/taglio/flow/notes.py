@@ -7,17 +7,17 @@ from collections import Counter
 
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import nothing_changed
-from taglio.flow.answers import of_answers, of_unseen, on_calibration
-from taglio.flow.build import Built
 from taglio.flow.deliver import needs_of_plan
-from taglio.flow.joined_rows import row_errors
-from taglio.flow.ledger import INT8_RUN
-from taglio.flow.plan import Decision
-from taglio.flow.screen import Screened
-from taglio.flow.work import Work
+from taglio.lab.build import Built
+from taglio.lab.work import Work
 from taglio.model.quantized import already_quantized
 from taglio.plan.result import Limits, Plan
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
+from taglio.search.answers import of_answers, of_unseen, on_calibration
+from taglio.search.decide import Decision
+from taglio.search.joined_rows import row_errors
+from taglio.search.ledger import INT8_RUN
+from taglio.search.screen import Screened
 
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
 _FEW = 10

@@ -40,10 +40,9 @@ from taglio.error.doubts import digests
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import RELATIVE_L2, parse_metric
 from taglio.errors import BadData, BadModel, BadOption
-from taglio.flow.instead import with_instead
 from taglio.flow.memory import memory_needs
 from taglio.flow.steps import ALL_STEPS, Stepped
-from taglio.flow.work import POOL, Setup, Work
+from taglio.lab.work import POOL, Setup, Work
 from taglio.memory import SAMPLES, free_bytes, used_bytes
 from taglio.model.graph import build
 from taglio.model.load import Model as Network
@@ -53,6 +52,7 @@ from taglio.model.read import IN_MEMORY, parsed
 from taglio.profile.effort import Effort
 from taglio.runtimes.onnxruntime import NAME, Optimization, open_session, run_session, version
 from taglio.runtimes.places import AUTO
+from taglio.search.instead import with_instead
 
 _LOG = logging.getLogger(__name__)
 # A run that needs less memory than this prints no line about memory.

@@ -13,31 +13,31 @@ from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
 from taglio.flow import notes
-from taglio.flow.build import assemble
 from taglio.flow.clock import LEAST, Clock
-from taglio.flow.curve import Level, curve
 from taglio.flow.ending import by_race, by_rate
 from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
-from taglio.flow.explore import UNSURE
 from taglio.flow.fixed_shapes import fixed_shapes_line
-from taglio.flow.ledger import Ledger
-from taglio.flow.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
 from taglio.flow.opening import Model
 from taglio.flow.outcome_of import outcome_of
-from taglio.flow.places import studied
-from taglio.flow.plan import Decision, best_so_far, decide, float_stays
 from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.running import LATENCY, running
-from taglio.flow.screen import Screened, screen
 from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
-from taglio.flow.work import Work
+from taglio.lab.build import assemble
+from taglio.lab.work import Work
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
+from taglio.search.curve import Level, curve
+from taglio.search.decide import Decision, best_so_far, decide, float_stays
+from taglio.search.explore import UNSURE
+from taglio.search.ledger import Ledger
+from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
+from taglio.search.places import studied
+from taglio.search.screen import Screened, screen
 
 # A race after Ctrl-C takes at most this.
 _INTERRUPTED_S = 5.0

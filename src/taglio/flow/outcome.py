@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from taglio.confirm.speedup import Speedup
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.tally import OtherLoss, PartLoss
-from taglio.flow.curve import Level
-from taglio.flow.front import Point, front
-from taglio.flow.ledger import Measurement
-from taglio.flow.unseen import Unseen
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Conditions, Profile
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes.onnxruntime import NAME
+from taglio.search.curve import Level
+from taglio.search.front import Point, front
+from taglio.search.ledger import Measurement
+from taglio.search.unseen import Unseen
 from taglio.ways.result import Rate
 
 # A smaller change of the machine's speed counts as none.

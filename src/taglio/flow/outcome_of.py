@@ -5,19 +5,19 @@ from dataclasses import replace
 from math import isfinite, isinf
 
 from taglio import weights
-from taglio.flow.answers import unseen_of
-from taglio.flow.build import Built
 from taglio.flow.ending import Ended
-from taglio.flow.front import Point
-from taglio.flow.ledger import INT8_RUN, NOT_RACED, Entry, Floats, Ledger, Measurement
 from taglio.flow.outcome import Figures, Outcome, drift_since
-from taglio.flow.plan import Decision
-from taglio.flow.work import Work
+from taglio.lab.build import Built
+from taglio.lab.work import Work
 from taglio.memory import peak_bytes
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import BFLOAT16
 from taglio.runtimes.onnxruntime import NAME
+from taglio.search.answers import unseen_of
+from taglio.search.decide import Decision
+from taglio.search.front import Point
+from taglio.search.ledger import INT8_RUN, NOT_RACED, Entry, Floats, Ledger, Measurement
 
 
 def outcome_of(ended: Ended, built: Built, places: Sequence[Measurement] = (), floats: Floats = NOT_RACED) -> Outcome:

@@ -18,14 +18,9 @@ from taglio.cluster.planning.workload import Objective, Workload, parse_objectiv
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, Infeasible
-from taglio.flow.answers import answers
-from taglio.flow.by_hand import matches, pinned_devices
-from taglio.flow.explore import meters
-from taglio.flow.limits import Bounds, limits_for, user_limits
 from taglio.flow.pareto import Axis, Front, front, with_error
-from taglio.flow.search import ErrorTarget
-from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
+from taglio.lab.work import Work, require_own
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.result import GAP, Limits, Plan
@@ -34,6 +29,11 @@ from taglio.progress import Progress, reported
 from taglio.quantize.precision import key_of
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
+from taglio.search.answers import answers
+from taglio.search.by_hand import matches, pinned_devices
+from taglio.search.explore import meters
+from taglio.search.limits import Bounds, limits_for, user_limits
+from taglio.search.search import ErrorTarget
 
 _ROUNDS = 5
 # Loosens a limit slightly, so that rounding does not forbid a plan exactly at it.

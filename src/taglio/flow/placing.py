@@ -44,7 +44,7 @@ class ClusterFile:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Another model to place on the same devices: its workspace, and its limits by argument (see flow/limits.py)."""
+    """Another model to place on the same devices: its workspace, and its limits by argument (see search/limits.py)."""
 
     folder: Path
     limits: Mapping[str, float]

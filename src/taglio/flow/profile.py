@@ -6,14 +6,14 @@ from dataclasses import replace
 from taglio.arguments import number
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadModel, BadOption, MeasurementFailed
-from taglio.flow.screen import screen
-from taglio.flow.work import Work, require_own
+from taglio.lab.work import Work, require_own
 from taglio.profile.effort import MIXES
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME
+from taglio.search.screen import screen
 
 AUTO = "auto"
 # Relative L2 limit for which scheme "auto" is chosen when a profile is taken before any limit is known.

@@ -11,7 +11,7 @@ from taglio.error.doubts import saturating_sums
 from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.model.select import match, select
 from taglio.progress import Progress
 from taglio.quantize.float16 import float16, most_in_float16

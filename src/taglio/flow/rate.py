@@ -14,9 +14,7 @@ from taglio.deploy.write import Answered, write_samples, write_source
 from taglio.errors import BadOption
 from taglio.flow.confirm import raced_inputs, write_plan
 from taglio.flow.joining import interface, why_alone
-from taglio.flow.ledger import Entry
-from taglio.flow.plan import Decision
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
@@ -24,6 +22,8 @@ from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
+from taglio.search.decide import Decision
+from taglio.search.ledger import Entry
 from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides

@@ -13,12 +13,12 @@ from taglio.deploy.write import read_samples
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption, plural
 from taglio.flow import workspace
-from taglio.flow.build import Built, Deployed, read
 from taglio.flow.deliver import Delivered, Delivery, deliver
 from taglio.flow.export import export as export_workspace
 from taglio.flow.outcome import Outcome
-from taglio.flow.work import Setup, Work
 from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Found
+from taglio.lab.build import Built, Deployed, read
+from taglio.lab.work import Setup, Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from taglio.error.doubts import saturating_sums
 from taglio.errors import BadOption, plural
-from taglio.flow.build import Built
-from taglio.flow.work import Work, require_own
+from taglio.lab.build import Built
+from taglio.lab.work import Work, require_own
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict

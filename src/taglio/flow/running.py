@@ -8,7 +8,7 @@ from typing import Any
 from taglio.arguments import positive
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.flow.threads import with_threads_of_plan, with_threads_of_source
-from taglio.flow.work import Setup, Work
+from taglio.lab.work import Setup, Work
 from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from taglio.ways.choose import Goal

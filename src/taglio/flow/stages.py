@@ -13,29 +13,29 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
 from taglio.flow import workspace
 from taglio.flow.another_limit import for_another_limit
-from taglio.flow.build import Built, read
-from taglio.flow.build import build as build_plan
-from taglio.flow.by_hand import place_by_hand
 from taglio.flow.deliver import Delivered, Delivery, deliver
 from taglio.flow.error import error_model, error_of_workspace
-from taglio.flow.limits import Bounds, limits_for, refuse_no_limit, user_limits
 from taglio.flow.opening import Model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
-from taglio.flow.plan import decide
 from taglio.flow.profile import profile_model
 from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
-from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, MADE_FROM, PROFILE, RUN, SETUP
+from taglio.lab.build import Built, read
+from taglio.lab.build import build as build_plan
+from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport
 from taglio.runtimes.onnxruntime import NAME
+from taglio.search.by_hand import place_by_hand
+from taglio.search.decide import decide
+from taglio.search.limits import Bounds, limits_for, refuse_no_limit, user_limits
 from taglio.transaction import changing, drop, held
 
 

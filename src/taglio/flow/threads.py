@@ -9,7 +9,7 @@ from taglio.cores import available_cores
 from taglio.deploy.write import write_in_way, write_source
 from taglio.errors import plural
 from taglio.flow.confirm import raced_inputs, write_plan
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch

@@ -12,9 +12,9 @@ from taglio.deploy.write import SAMPLES_FOLDER
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, BadData, BadModel
-from taglio.flow.build import Built
 from taglio.flow.opening import open_work
-from taglio.flow.work import Setup, Work
+from taglio.lab.build import Built
+from taglio.lab.work import Setup, Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile

@@ -1,6 +1,6 @@
 """Plan for one machine from its tables and limits: solve its program, describe the plan and check it.
 
-Measures nothing; flow/search.py is the loop that measures.
+Measures nothing; search/search.py is the loop that measures.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,12 +6,12 @@ from math import ceil, floor, inf, isfinite, log10
 from taglio.error.loss import RELATIVE_L2, SQNR, Bound, Metric
 from taglio.error.tally import OtherLoss
 from taglio.flow.confirm import UNPROVEN
-from taglio.flow.curve import Level
-from taglio.flow.front import Point
 from taglio.flow.outcome import Figures, Outcome
 from taglio.flow.stopping import STOPPED
 from taglio.report.parts import Cell, Part, Table
 from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals, shown, size
+from taglio.search.curve import Level
+from taglio.search.front import Point
 
 FLOAT = "float32"
 # A predicted speed-up that is no more than this factor above the plan's counts as none.
@@ -129,7 +129,9 @@ def float_stays(outcome: Outcome) -> bool:
     """Whether the plan is the float model in the runtime that it is compared with."""
     plan = outcome.plan
     same = not plan.int8_blocks and not plan.bfloat16_blocks and plan.runtime == outcome.float32.runtime
-    return same and outcome.float32.error <= outcome.max_error  # beyond it, another model is planned (flow/instead.py)
+    return (
+        same and outcome.float32.error <= outcome.max_error
+    )  # else see search/instead.py
 
 
 def larger_limit(outcome: Outcome) -> tuple[str, float]:

@@ -2,10 +2,10 @@
 
 from taglio.errors import plural
 from taglio.flow.outcome import Outcome
-from taglio.flow.unseen import unseen_line
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Chart, Heading, Mark, Part, Text
 from taglio.report.units import allowed, shown
+from taglio.search.unseen import unseen_line
 
 
 def by_input(material: Material) -> list[Part]:

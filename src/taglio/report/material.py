@@ -14,8 +14,8 @@ from taglio.error.model import ErrorModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.pareto import Front
-from taglio.flow.work import Setup
 from taglio.flow.workspace import OUTCOME, fits
+from taglio.lab.work import Setup
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile, WholeRun

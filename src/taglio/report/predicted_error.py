@@ -8,7 +8,6 @@ from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.flow.front import Point
 from taglio.flow.outcome import STEADY, Outcome
 from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
@@ -16,6 +15,7 @@ from taglio.report.material import Material
 from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedItems, NamedValues, Part, Table, Text, curve
 from taglio.report.predicted_time import PURE
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
+from taglio.search.front import Point
 
 # Above this ratio of errors a linear axis would crowd the plans at its foot.
 _LINEAR_UP_TO = 8.0

@@ -18,7 +18,6 @@ from taglio.error.model import ErrorModel
 from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.deliver import Delivered
-from taglio.flow.front import Point
 from taglio.flow.outcome import Figures, Outcome, Quantized
 from taglio.flow.promise import Checked, Verdict
 from taglio.plan.result import Plan
@@ -29,6 +28,7 @@ from taglio.report.parts import Table
 from taglio.report.units import ms, percent, size
 from taglio.run.in_process import StepsReport
 from taglio.runtimes.way import Way
+from taglio.search.front import Point
 from taglio.ways.result import Figure, Rate
 
 _TRIED = 12

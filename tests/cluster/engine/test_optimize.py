@@ -15,7 +15,7 @@ from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
 from taglio.cluster.planning.place import Answer
 from taglio.flow.profile import profile_as
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme

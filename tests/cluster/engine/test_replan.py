@@ -13,7 +13,7 @@ from taglio.flow.placing import reopened
 from taglio.flow.workspace import PROFILE, keep_plan
 from taglio.profile.result import Profile
 from tests.conftest import TWO_DEVICES, Staged
-from tests.flow.made_up import paying
+from tests.search.made_up import paying
 
 CLUSTER = parse(TWO_DEVICES)
 LIMIT = 0.02

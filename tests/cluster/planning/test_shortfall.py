@@ -8,8 +8,8 @@ from taglio.cluster.file import parse
 from taglio.cluster.planning.place import place
 from taglio.cluster.planning.workload import Workload, parse_objective
 from taglio.errors import BadOption, Infeasible
-from taglio.flow.by_hand import pinned_devices
 from taglio.plan.result import Limits
+from taglio.search.by_hand import pinned_devices
 from tests.cluster.planning.test_assemble import PAIR, chain
 
 

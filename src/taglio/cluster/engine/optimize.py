@@ -18,22 +18,22 @@ from taglio.cluster.planning.place import Answer, Running
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.prove import Proof
 from taglio.errors import BadOption, Infeasible
-from taglio.flow.build import build
 from taglio.flow.error import error_model
-from taglio.flow.limits import Bounds, by_argument, limits_for, refuse_no_limit, steered, user_limits
 from taglio.flow.opening import Model
 from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.result import result_of, write
-from taglio.flow.screen import refuse_unportable, screen
-from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, PROFILE
+from taglio.lab.build import build
+from taglio.lab.work import Work
 from taglio.plan.result import GAP, Plan, Status
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import sums_saturate
+from taglio.search.limits import Bounds, by_argument, limits_for, refuse_no_limit, steered, user_limits
+from taglio.search.screen import refuse_unportable, screen
 from taglio.transaction import changing
 
 # Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the

@@ -23,7 +23,7 @@ from taglio.cluster.engine.deploy import Calls, send
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.resident import Resident
 from taglio.errors import BadDevice
-from taglio.flow.work import Work
+from taglio.lab.work import Work
 from taglio.memory import free_bytes, used_bytes
 from taglio.model.graph import Graph
 from taglio.model.load import Model

@@ -11,10 +11,10 @@ from taglio.cluster.planning.place import place
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.build import read
 from taglio.errors import BadArtifact
-from taglio.flow.build import assemble
 from taglio.flow.place import Candidate
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import COMPONENTS, PLAN, read_plan
+from taglio.lab.build import assemble
 from taglio.plan.result import Limits, Plan
 from taglio.transaction import STANDBY
 

@@ -34,8 +34,8 @@ from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
 from taglio.flow.placing import CLUSTER, ClusterFile
-from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, PLAN, reopen
+from taglio.lab.work import Work
 from taglio.plan.result import Plan, Span
 from taglio.profile.wall_time import summarize
 from taglio.progress import Progress

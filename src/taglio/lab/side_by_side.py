@@ -1,0 +1,97 @@
+"""Race models side by side, and measure the errors of the same sessions. Chooses nothing."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import onnx
+
+from taglio import weights
+from taglio.data.dataset import Sample
+from taglio.error.loss import Metric
+from taglio.error.tally import Outputs, Reference
+from taglio.errors import BadData, TaglioError, one_line
+from taglio.lab.work import Work
+from taglio.memory import make_room
+from taglio.profile.stopwatch import Timed
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.session import Session, why_failed
+from taglio.scratch import scratch
+
+_MOST_ROUNDS = 400
+# The error of an open model. Raises BadData for inputs that it cannot run.
+ErrorOf = Callable[[Session], float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaceResult:
+    """What was measured of one model: times, and its error if it was judged. Without times, `refused` says why."""
+
+    timed: Timed | None = None
+    error: float | None = None
+    refused: str = ""
+
+
+def race(
+    work: Work,
+    models: Mapping[str, Callable[[], onnx.ModelProto]],
+    seconds: float,
+    *,
+    kernels: bool = True,
+    places: Mapping[str, str] | None = None,
+    error_of: ErrorOf | None = None,
+    judged: Collection[str] = (),
+) -> dict[str, RaceResult]:
+    """Time `models` in interleaved rounds of about `seconds` in all, and their `kernels`.
+
+    With `places` they are opened there from files, and no kernels are timed. `error_of` measures the errors of those
+    `judged` as they are opened. A model that does not run is refused. Raises BadData if the first model does not run,
+    and MeasurementFailed if another fails while it is timed.
+    """
+
+    def error_where_judged(name: str, session: Session) -> float | None:
+        return error_of(session) if error_of is not None and name in judged else None
+
+    timings = work.stopwatch.time(
+        models,
+        replace(work.within(seconds), maximum=_MOST_ROUNDS),
+        kernels=kernels and places is None,
+        places={name: work.setup.options(place) for name, place in (places or {}).items()},
+        loss=error_where_judged,
+    )
+    first = next(iter(models))
+    if first in timings.refused:
+        raise BadData(f"{work.name}: {timings.refused[first]}")
+    results = {name: RaceResult(timed, timed.loss) for name, timed in timings.timed.items()}
+    results |= {name: RaceResult(refused=why) for name, why in timings.refused.items()}
+    return {name: results[name] for name in models}
+
+
+@contextmanager
+def opened(work: Work, proto: onnx.ModelProto, options: SessionOptions) -> Iterator[Session]:
+    """A session of one model, from a file as it is deployed. Raises BadModel if the runtime rejects it."""
+    make_room(work.memory_bytes)
+    with scratch() as folder:
+        path = folder / "model.onnx"
+        weights.write(path, proto)
+        yield work.lab.open(path, options)
+
+
+def answer(work: Work, session: Session, sample: Sample) -> Outputs:
+    """The outputs of a model for a held-out input. Raises BadData if it cannot run it."""
+    try:
+        return session.run([*work.outputs], dict(sample))
+    except TaglioError:
+        raise
+    except Exception as error:  # the runtimes' exceptions have no useful common base class
+        raise BadData(f"cannot run the held-out inputs: {why_failed(error)}") from None
+
+
+def loss_beside(work: Work, reference: Reference, metric: Metric) -> ErrorOf:
+    """What measures a model's loss of `metric` beside a reference."""
+    return lambda session: reference.loss(metric, lambda sample: answer(work, session, sample))
+
+
+def reason(error: BaseException) -> str:
+    """Why something was left out, in one line."""
+    return one_line(error, 200)

@@ -1,0 +1,459 @@
+"""A model with its data and settings, opened once: the input of every stage. Writes nothing.
+
+Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from math import inf
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import onnx
+
+from taglio import weights
+from taglio.arguments import positive
+from taglio.artifact import require
+from taglio.data.dataset import Dataset, Sample, Split, chosen, covering, shapes_of, spread, typical
+from taglio.data.spec import InputSpec, Shape
+from taglio.error.doubts import digests
+from taglio.error.judge import judge_of
+from taglio.error.loss import RELATIVE_L2, Bound, Metric, parse_metric
+from taglio.error.measure import ErrorMeter
+from taglio.error.movement import find_parts
+from taglio.error.parts import OutputParts
+from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.error.tally import Measure, Reference
+from taglio.errors import BadOption, plural
+from taglio.lab.as_written import ENOUGH_S, INPUTS, Agreement, agreement_of
+from taglio.lab.budget import Budget
+from taglio.lab.lab import THIS_MACHINE, Lab
+from taglio.memory import OUTPUTS, Shelf, make_room
+from taglio.model.graph import Graph
+from taglio.model.inputs import free_dimensions, input_specs
+from taglio.model.load import Model as Network
+from taglio.model.written import SourceModel, as_written, open_exact
+from taglio.profile.effort import Effort
+from taglio.profile.machine import MOST_THREADS
+from taglio.profile.stopwatch import FEEDS, Stopwatch
+from taglio.progress import Progress
+from taglio.quantize.precision import precisions
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges, calibrate
+from taglio.quantize.scheme import Scheme
+from taglio.quantize.trial import unusable
+from taglio.runtimes.onnxruntime import (
+    CUDA,
+    NAME,
+    Optimization,
+    SessionOptions,
+    open_session,
+    providers_for,
+    run_session,
+)
+from taglio.runtimes.openvino import NAME as OPENVINO
+from taglio.runtimes.places import AUTO
+from taglio.runtimes.session import BEFORE, RUNTIMES, WHOLE, package
+from taglio.runtimes.way import Way
+from taglio.scratch import scratch
+
+# A timed run takes no longer than this if it covers several shapes.
+_TIMED_S = 8.0
+# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and _LEAST_FEW at any effort,
+# and two unless they take _TWO_S.
+_FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
+# What a limit bounds.
+POOL, WORST_INPUT = LIMIT_ON = ("pool", "worst-input")
+T = TypeVar("T")
+
+# Arguments of stages -> the name of the class that they take: the modules of some import this one.
+_MADE = {"profile": "Profile", "error": "ErrorModel", "plan": "Plan", "built": "Built"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The settings that must be the same from stage to stage.
+
+    `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
+    `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
+    stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
+    none. `state` holds pairs OUTPUT=INPUT. `run_s` are the seconds that a run took when the model was first opened:
+    every stage does less with a slow model. `instead` is what is planned instead of a source that breaks the error
+    limit as ONNX Runtime computes it (instead.py), or "".
+    `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
+    `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
+    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are
+    those with which the source model is raced; 0: `threads`.
+    """
+
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    data: str
+    preprocess: str
+    seed: int
+    threads: int
+    spinning: bool
+    optimization: str
+    scheme: Scheme | None = None
+    metric: str = RELATIVE_L2
+    calibration: str = ""
+    runtime: str = NAME
+    requantize: bool = False
+    memory_bytes: int | None = None
+    labels: str = ""
+    state: tuple[str, ...] = ()
+    run_s: float = 0.0
+    instead: str = ""
+    portable: bool = False
+    limit_on: str = POOL
+    at_once: int = 1
+    joined: int = 1
+    source_threads: int = 0
+
+    def check(self) -> None:
+        """Raise ValueError for settings that no stage accepts."""
+        levels = [level.value for level in Optimization]
+        require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
+        on = " or ".join(LIMIT_ON)
+        require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
+        known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
+        more = BEFORE.get(self.runtime, "")
+        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}{more}")
+        require(
+            self.runtime not in WHOLE,
+            f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
+        )
+        require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        require(min(self.at_once, self.joined) >= 1, "`at_once` and `joined` must be at least 1")
+        require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
+        require(self.instead in ("", "exact-sums", "requantized"), f"unknown `instead` {self.instead}")
+        require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
+        require(
+            all(min(shape, default=1) >= 0 for shape in self.shapes.values()), "`shapes`: sizes must not be negative"
+        )
+
+    @property
+    def threads_of_source(self) -> int:
+        """The threads with which the source model is raced."""
+        return self.source_threads or self.threads
+
+    @property
+    def way(self) -> Way:
+        """The way in which the result is delivered."""
+        return Way(self.threads, self.at_once, self.joined, self.spinning)
+
+    def options(self, place: str = "") -> SessionOptions:
+        """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
+        is chosen."""
+        place = place or (NAME if self.runtime == AUTO else self.runtime)
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=place)
+
+
+class Kept:
+    """Results about a model, each computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Hashable, ...], Any] = {}
+
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        """The result under `key`, made on first use."""
+        if key not in self._known:
+            self._known[key] = make()
+        return cast("T", self._known[key])
+
+    def put(self, key: tuple[Hashable, ...], value: object) -> None:
+        """Add a known result."""
+        self._known[key] = value
+
+    def all(self, kind: str) -> dict[Any, Any]:
+        """All results whose keys begin with (kind, name), by name."""
+        return {key[1]: value for key, value in self._known.items() if key[0] == kind}
+
+    def forget(self, kind: str, but: Hashable = None) -> None:
+        """Drop results that take much memory and are no longer needed: all of a kind except one name."""
+        self._known = {key: value for key, value in self._known.items() if key[0] != kind or key[1] == but}
+
+
+@dataclass(frozen=True, eq=False)  # no slots: cached properties need a __dict__
+class Work:
+    """An opened model, its blocks and its data, ready for any stage.
+
+    `source` is where the model was read from; `progress` is told of the work done (None: nobody is), `effort` scales
+    the time given to measuring, and `lab` opens and times models. Of a model with states, `sequence` are the steps as
+    given, without the states, and `first_states` the states before the first, by input. `replaced` is the source,
+    simplified, if another model is planned instead: speed-ups are relative to it.
+    """
+
+    setup: Setup
+    source: Path | onnx.ModelProto
+    model: Network
+    graph: Graph
+    data: Split
+    memory_bytes: int | None = None
+    sequence: Sequence[Sample] = ()
+    first_states: Sample = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
+    progress: Progress | None = None
+    effort: float = 1.0
+    replaced: Network | None = None
+    lab: Lab = THIS_MACHINE
+
+    def __repr__(self) -> str:
+        """Its size: all fields together are megabytes."""
+        blocks, able = plural(len(self.graph.blocks), "block"), len(self.graph.candidates())
+        samples = plural(len(self.data.calibration.samples) + len(self.data.all_held_out.samples), "sample")
+        return f"{type(self).__name__}: {self.name}, {blocks}, {able} can be int8, {samples}"
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Name, shape and type of every input."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return self.model.outputs
+
+    @property
+    def budget(self) -> Budget:
+        """How much may be measured with this effort."""
+        return Budget().at(self.effort)
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that steers the search, not yet relative to the float model."""
+        return self.limited(self.setup.metric)
+
+    def limited(self, name: str) -> Metric:
+        """The metric `name`, on all inputs together or on the worst, as the set-up limits errors."""
+        return replace(parse_metric(name), worst_input=self.setup.limit_on == WORST_INPUT)
+
+    @property
+    def outputs_bytes(self) -> float | None:
+        """Memory for outputs that wait to be compared, in bytes; None: no limit."""
+        return None if self.memory_bytes is None else OUTPUTS * self.memory_bytes
+
+    @cached_property
+    def typical(self) -> Sequence[Sample]:
+        """The held-out inputs of the most frequent shapes, from which sizes and bytes are computed."""
+        samples = self.data.held_out.samples
+        return chosen(samples, typical(samples))
+
+    @cached_property
+    def timed(self) -> Sequence[Sample]:
+        """The held-out inputs to time; times are their mean, and their shapes are as frequent as among all inputs."""
+        samples = self.data.held_out.samples
+        return chosen(samples, spread(samples, self.within(_TIMED_S).runs(FEEDS)))
+
+    @property
+    def steps(self) -> Sequence[Sample]:
+        """The steps of a session, in order, without the states. Raises BadOption for a model without states."""
+        if not self.graph.states:
+            raise BadOption("`steps` needs a model with states: name them with `state` when profiling")
+        return self.sequence
+
+    @property
+    def measured_shapes(self) -> tuple[dict[str, Shape], ...]:
+        """The shapes of the timed inputs; empty if the model has no dynamic dimension."""
+        return tuple(map(shapes_of, self.timed)) if any(spec.dynamic for spec in self.model.inputs) else ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes for the user about the model, such as random answers, and about how the data was read."""
+        about = (*self.model.remarks, *filter(None, [self.agreement.remark]))
+        return tuple(dict.fromkeys(about + self.data.calibration.remarks + self.data.held_out.remarks))
+
+    @property
+    def agreement(self) -> Agreement:
+        """How far ONNX Runtime's answers are from those that the source's graph says."""
+        return self.kept.once(("agreement",), self._compared)
+
+    def _compared(self) -> Agreement:
+        make_room(self.memory_bytes)
+        samples = covering(self.data.held_out.samples)[: self.within(ENOUGH_S).runs(INPUTS)]
+        source = partial(as_written, self.source, self.setup.shapes)
+        unfolded = source if self.setup.requantize else None
+        options = self.setup.options(NAME)
+        agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes, unfolded)
+        return replace(agreement, remark="") if self.setup.instead else agreement  # instead.py says what differs
+
+    def _written(self) -> SourceModel:
+        written = as_written(self.source, self.setup.shapes, requantize=self.setup.requantize)
+        freed = _named(input_specs(written.path, written.proto)) - _named(self.model.inputs)
+        if freed:  # the data contradict these names (model/load.py)
+            free_dimensions(written.proto, freed)
+        return written
+
+    @property
+    def parts(self) -> OutputParts:
+        """The parts of the outputs, each measured separately."""
+        held_out = self.data.held_out
+        return self.kept.once(("parts", held_out.sha256), lambda: find_parts(self.model, held_out.samples))
+
+    @cached_property
+    def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """A digest of every calibration and every held-out input, unseen ones last; equal for equal inputs."""
+        return digests(self.data.calibration.samples), digests(self.data.all_held_out.samples)
+
+    def within(self, seconds: float) -> Effort:
+        """What `seconds` of running allow to measure of this model."""
+        return Effort(seconds, self.setup.run_s, len(self.model.proto.graph.node))
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Times models on the timed inputs, as they are profiled in the place of the set-up."""
+        return self.lab.stopwatch(self.timed, self.setup.options(), self.memory_bytes, self.progress)
+
+    def float_answers(self, count: int | None = None, data: Dataset | None = None) -> Sequence[list[Any]]:
+        """The model's own answers (as_written.py) to the first `count` inputs (None: all) of `data` (None: those held
+        out); each is computed once."""
+        data = data or self.data.held_out
+        known: Shelf = self.kept.once(("answers", data.sha256), lambda: Shelf((), self.outputs_bytes))
+        missing = data.samples[len(known) : count]
+        if missing:
+            make_room(self.memory_bytes)
+            written = None if self.agreement.agrees else self._written()
+            if written is None:
+                session = open_session(self.model.proto, replace(self.setup.options(NAME), lean=True), label=self.name)
+            else:
+                session = open_exact(written.proto, self.name, self.setup.threads)
+            for sample in missing:
+                known.append(run_session(session, self.outputs, sample, data.source))
+        return known if count is None or count >= len(known) else known[:count]
+
+    def all_float_answers(self) -> Iterator[list[Any]]:
+        """The model's own answers to all held-out inputs, unseen ones last."""
+        yield from self.float_answers()
+        if self.data.unseen is not None:
+            yield from self.float_answers(data=self.data.unseen)
+
+    def reference(self, count: int) -> Reference:
+        """The first `count` held-out inputs, or as many as there are, with the float model's answers."""
+        samples = self.data.held_out.samples[:count]
+        return Reference(samples, self.float_answers(len(samples)), self.parts)
+
+    def quick_reference(self, float_s: float, effort: float = 1.0) -> Reference:
+        """A few held-out inputs, fewer at a small `effort`, with the float model's answers, each of which takes
+        `float_s`."""
+        most = max(_LEAST_FEW, int(min(1.0, effort) * _MOST_FEW))
+        return self.reference(min(most, max(self.within(_TWO_S).runs(2), int(_FEW_S / float_s))))
+
+    def but(self, **changes: Any) -> "Work":
+        """A copy with other fields; kept results are shared."""
+        return Work(**({member.name: getattr(self, member.name) for member in fields(self)} | changes))
+
+    @contextmanager
+    def stored(self) -> Iterator[Path]:
+        """The float model in a file that is removed at the end."""
+        with scratch() as folder:
+            path = folder / "float32.onnx"
+            weights.write(path, self.model.proto)
+            yield path
+
+    def telling(self, progress: Progress | None) -> "Work":
+        """A copy that tells `progress` of the work done; itself for None."""
+        return self if progress is None else self.but(progress=progress)
+
+    def at(self, effort: float) -> "Work":
+        """A copy that measures with another effort. Raises BadOption unless it is above 0."""
+        return self.but(effort=positive("effort", effort))
+
+    def in_place(self, place: str) -> "Work":
+        """A copy to be timed in `place`."""
+        return self.but(setup=replace(self.setup, runtime=place))
+
+    def measure(
+        self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None, data: Dataset | None = None
+    ) -> Measure:
+        """`metric` and the other limited ones, ready to score the first `count` inputs (None: all) of `data` (None:
+        those held out for the search) against their labels. Raises BadData for labels that a task cannot use."""
+        held_out = data or self.data.held_out
+        labels = None if held_out.labels is None else held_out.labels[:count]
+        metadata = {entry.key: entry.value for entry in self.model.proto.metadata_props}
+        judges = [
+            judge_of(each, self.model.outputs, held_out.samples[:count], labels, metadata, held_out.names)
+            for each in (metric, *(bound.metric for bound in also))
+        ]
+        return Measure(metric, judges[0], tuple(zip(also, judges[1:], strict=True)))
+
+    def meter(
+        self, switchable: Switchable, count: int | None = None, also: Sequence[Bound] = (), limit: float = inf
+    ) -> ErrorMeter:
+        """A meter of the set-up's metric, limited by `limit`, and the other limited metrics on the first `count`
+        held-out inputs (None: all)."""
+        measure = self.measure(self.metric, also, count)
+        samples = self.data.held_out.samples[:count]
+        return ErrorMeter(switchable, samples, self.parts, measure, limit, memory_bytes=self.memory_bytes)
+
+    def builder(self, scheme: Scheme) -> QdqBuilder:
+        """The builder of quantised models under `scheme`, for the place of the set-up."""
+        ranges = self.ranges()
+        builder: QdqBuilder = self.kept.once(("builder", scheme), lambda: QdqBuilder(self.model, self.graph, ranges))
+        return builder.fusing() if self._fuses else builder
+
+    @property
+    def _fuses(self) -> bool:
+        return package(self.setup.runtime) == OPENVINO
+
+    def switchable(self, scheme: Scheme, provider: str = "cpu") -> Switchable:
+        """The switchable graph of the blocks that can be int8 under `scheme`, as they are built for the place of the
+        set-up."""
+        key = ("switchable", scheme, provider, tuple(block.name for block in self.graph.candidates()))
+        return self.kept.once((*key, self._fuses), lambda: self._switchable(scheme, provider))
+
+    def _switchable(self, scheme: Scheme, provider: str) -> Switchable:
+        setup, given = self.setup, providers_for(provider)
+        options = replace(setup.options(NAME), providers=given, lean=True)
+        make_room(self.memory_bytes)
+        wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
+        builder, forms = self.builder(scheme), precisions(scheme)
+        result = self.lab.switchable(self.graph, builder, forms, options, wires=wires)
+        if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
+            raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
+        return result
+
+    def settled(self, scheme: Scheme) -> "Work":
+        """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).
+        Forms without calibration do not change this."""
+        scheme = replace(scheme, uncalibrated=())
+        reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme))
+        return self.but(graph=self.graph.without_int8(reasons))
+
+    def unusable(self, scheme: Scheme, *, thorough: bool = True) -> dict[str, str]:
+        """The blocks that cannot be int8 under `scheme`, each with the reason."""
+        options = replace(self.setup.options(), spinning=False)
+        feed, builder = self.data.calibration.samples[0], self.builder(scheme)
+        make_room(self.memory_bytes)
+        return unusable(self.graph, builder, scheme, feed, options, thorough=thorough)
+
+    def ranges(self) -> Ranges:
+        """The ranges of activations over the calibration inputs."""
+        return self.kept.once(("ranges", ""), self._calibrated)
+
+    def _calibrated(self) -> Ranges:
+        make_room(self.memory_bytes)
+        return calibrate(self.model, self.data.calibration, self.progress)
+
+
+def require_own(work: Any, **made: Any) -> None:
+    """Raise BadOption unless `work` is an open model, and each of `made`, by argument, an artifact of that kind which
+    was made from it."""
+    if not isinstance(work, Work):
+        raise BadOption(f"`model` has the type {type(work).__name__}: give a taglio.Model")
+    for name, value in made.items():
+        if type(value).__name__ != _MADE[name]:
+            raise BadOption(f"`{name}` has the type {type(value).__name__}: give a {_MADE[name]}")
+        if value.model_sha256 != work.model.sha256:
+            raise BadOption(f"`{name}` was made from another model: make it from {work.name}")
+
+
+def _named(inputs: Sequence[InputSpec]) -> set[str]:
+    """The names of dynamic dimensions."""
+    return {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}

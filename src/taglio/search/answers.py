@@ -1,0 +1,228 @@
+"""Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+
+import numpy as np
+import onnx
+
+from taglio.data.dataset import Sample
+from taglio.error.compared import as_array
+from taglio.error.tally import Outputs, Tally, finite
+from taglio.errors import plural
+from taglio.lab.build import Built, quantized
+from taglio.lab.side_by_side import ErrorOf, answer, opened
+from taglio.lab.work import Work
+from taglio.memory import make_room
+from taglio.plan.result import Limits, Plan
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.session import Session
+from taglio.search.ledger import Answers
+from taglio.search.unseen import LIKELY, UPPER, Rejected, Unseen, selected_line, share_worse, unseen_line
+
+# Seconds for running the float model and the chosen one on the calibration inputs.
+_AGAIN_S = 10.0
+
+
+def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
+    """Answers of a plan's model, or of the float model (None), on all held-out inputs.
+
+    The reference is the source as it is written (as_written.py). The model runs in the plan's place, with that place's
+    options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that it
+    cannot run on, BadModel for a model that its runtime rejects.
+    """
+    there = work.setup.options(plan.runtime if plan else "")
+    # Where the float model is the reference, running it again would show only random answers.
+    if plan is None and there.runtime == NAME and work.agreement.agrees:
+        return _References(work, limits).answers(lambda _, wanted: wanted)
+    return _answers_in(work, quantized(work, plan) if plan else work.model.proto, there, limits)
+
+
+def source_answers(work: Work, limits: Limits) -> Answers:
+    """Answers of a source that is not planned itself, as ONNX Runtime computes it by default."""
+    assert work.replaced is not None, "another model is planned instead of the source"
+    return _answers_in(work, work.replaced.proto, work.setup.options(NAME), limits)
+
+
+def _answers_in(work: Work, proto: onnx.ModelProto, options: SessionOptions, limits: Limits) -> Answers:
+    with opened(work, proto, options) as session:
+        return _References(work, limits).answers(partial(_outputs, work, session))
+
+
+def answers_by(work: Work, run: Callable[[Sample], Outputs], limits: Limits) -> Answers:
+    """Answers of whatever `run` computes for a sample, on all held-out inputs."""
+    return _References(work, limits).answers(lambda sample, _: run(sample))
+
+
+class _References:
+    """The answers of the source model to all held-out inputs, beside which others are judged."""
+
+    def __init__(self, work: Work, limits: Limits) -> None:
+        self._work, self._limits, self._data = work, limits, work.data.all_held_out
+        self._measure = work.measure(limits.metric, limits.also, data=self._data)
+        # Losses that are relative to the float model's score are so on the same inputs.
+        self._own = Tally(work.parts, self._measure)
+        metrics = (limits.metric, *(bound.metric for bound in limits.also))
+        if work.data.unseen is not None and any(metric.labelled or metric.own for metric in metrics):
+            for outputs in work.all_float_answers():
+                self._own.add(outputs, outputs)
+            self._measure = self._own.measure_on(range(len(self._data.samples)))
+
+    def answers(self, run: Callable[[Sample, Outputs], Outputs]) -> Answers:
+        """Answers of what `run` computes for a sample, beside the reference, which it gets too."""
+        tally, hits = Tally(self._work.parts, self._measure, watched=True), _Hits(self._data.labels)
+        pairs = zip(self._data.samples, self._work.all_float_answers(), strict=True)
+        for index, (sample, wanted) in enumerate(pairs):
+            outputs = run(sample, wanted)
+            tally.add(wanted, outputs)
+            hits.add(index, outputs)
+        return _answers(self._work, tally, self._own, hits.share(), self._limits)
+
+
+def judged_on(work: Work, limits: Limits, count: int) -> ErrorOf:
+    """What measures a model's error on the first `count` held-out inputs, to be compared with the limit."""
+    samples = work.data.held_out.samples[:count]
+
+    def error_of(session: Session) -> float:
+        tally = Tally(work.parts, work.measure(limits.metric, limits.also, count), watched=True)
+        for sample, reference in zip(samples, work.float_answers(count), strict=True):
+            tally.add(reference, answer(work, session, sample))
+        return tally.judged(inf if limits.max_error is None else limits.max_error)
+
+    return error_of
+
+
+def on_calibration(work: Work, built: Built, limits: Limits) -> str:
+    """A note if a built model breaks the limit on the calibration inputs, or "": a decoder that decides otherwise once
+    changes all that follows, on some inputs. They are not run for a task, or where that takes longer than _AGAIN_S."""
+    metric, most = limits.metric, limits.max_error
+    count = work.within(_AGAIN_S / 2.0).runs(len(work.data.calibration.samples), 0)
+    if not count or most is None or not metric.smooth:
+        return ""
+    tally, wanted = Tally(work.parts, metric), work.float_answers(count, work.data.calibration)
+    make_room(work.memory_bytes)
+    deployed = built.session(work.setup.threads)
+    for sample, reference in zip(work.data.calibration.samples, wanted, strict=False):
+        outputs = deployed.run(sample)
+        tally.add(reference, [outputs[name] for name in work.model.outputs])
+    if (loss := tally.value()) <= most:
+        return ""
+    return (
+        f"on {plural(count, 'calibration input')} {metric.title} is {metric.text(loss, 2)}, beyond the limit that the "
+        "held-out inputs keep: some inputs change far more than others; give more data or a smaller limit"
+    )
+
+
+def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: Limits) -> Answers:
+    parts, score = tally.parts(), tally.score()
+    limit = inf if limits.max_error is None else limits.max_error
+    digests = work.digests[1]
+    groups = [digests.index(digest) for digest in digests]
+    first, every = len(work.data.held_out.samples), range(len(digests))
+    searched, unseen = tally, None
+    if work.data.unseen is not None:
+        searched, unseen = (tally.only(rows, own.measure_on(rows)) for rows in (every[:first], every[first:]))
+    by_input, judged, upper = tally.by_input(), tally.judged(limit), tally.end(groups, UPPER)
+    if unseen is not None and upper is not None:
+        # The plan was fitted to the inputs of the search: where the unseen ones say more, they count.
+        upper = max(upper, unseen.end(groups[first:], UPPER) or upper)
+    return Answers(
+        max(part.loss for part in parts),
+        judged,
+        top1 if score is None else score,
+        parts,
+        error_upper=upper,
+        error_lower=tally.end(groups, 1.0 - UPPER),
+        likely_end=tally.end(groups, LIKELY),
+        searched=judged if unseen is None else searched.judged(limit),
+        unseen=None if unseen is None else unseen.judged(limit),
+        unseen_error=None if unseen is None else float(finite(unseen.value())),
+        by_input=() if by_input is None else tuple(map(float, by_input)),
+        unchanged=tally.unchanged(),
+        ragged=dict(tally.ragged),
+        others=tally.others(),
+    )
+
+
+def _outputs(work: Work, session: Session, sample: Sample, _: Outputs) -> Outputs:
+    return answer(work, session, sample)
+
+
+class _Hits:
+    """Counts samples whose largest value in the first output is at the label."""
+
+    def __init__(self, labels: np.ndarray | None) -> None:
+        fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf" and not (labels % 1).any()
+        self._labels = labels if fit else None
+        self._hits = 0
+
+    def add(self, index: int, outputs: Outputs) -> None:
+        scores = as_array(outputs[0])
+        classes = scores.shape[1] if scores.dtype.kind == "f" and scores.ndim == 2 and scores.shape[0] == 1 else 0
+        if self._labels is not None and 0 <= (label := int(self._labels[index])) < classes:
+            self._hits += int(scores[0].argmax()) == label
+        else:
+            self._labels = None
+
+    def share(self) -> float | None:
+        return None if self._labels is None else self._hits / len(self._labels)
+
+
+def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np.ndarray | None) -> tuple[str, ...]:
+    """Notes on the answers of the chosen model and of all-int8, and on the use of `labels`, one line each."""
+    metric = limits.metric
+    lines = [
+        f"output {name} changes its length on {plural(count, 'input')}: missing values count as 0"
+        for name, count in chosen.ragged.items()
+    ]
+    if chosen.unchanged:
+        shares = ", ".join(f"{name} {share:.2%}" for name, share in chosen.unchanged.items())
+        lines.append(f"outputs that are not float, unchanged with the plan: {shares}")
+    most, upper = limits.max_error, chosen.error_upper
+    if upper is not None and most is not None and chosen.error <= most < upper:
+        worst = metric.text(upper, 2)
+        lines.append(f"the limit holds on these inputs; on similar inputs {metric.title} may reach {worst}")
+    lost_parts = () if int8 is None else tuple(part for part in int8.parts if part.lost)
+    for lost in dict.fromkeys(part.lost for part in lost_parts):
+        first, *others = [part.name for part in lost_parts if part.lost == lost]
+        also = f"; the same holds for {', '.join(others)}" if others else ""
+        lines.append(f"all-int8 is rejected: {first} {lost}{also}")
+    return (*lines, *_unused(labels, chosen, limits))
+
+
+def unseen_of(work: Work, answer: Answers, candidates: int) -> Unseen | None:
+    """The chosen model on the unseen inputs, on which so many `candidates` were measured; None if there are none."""
+    if work.data.unseen is None or answer.unseen_error is None:
+        return None
+    rows = len(work.data.unseen.samples)
+    worst = max(answer.by_input[-rows:], default=None)
+    # Steps of a session follow from each other, and a plan that was preferred to others here may be so by luck.
+    distinct = len(set(work.digests[1][-rows:]))
+    independent = candidates <= 1 and not work.graph.states and worst is not None
+    return Unseen(rows, answer.unseen_error, worst, share_worse(distinct) if independent else None, candidates)
+
+
+def of_unseen(
+    work: Work, answer: Answers, rejected: Sequence[Rejected], candidates: int, limits: Limits
+) -> tuple[str, ...]:
+    """Notes on the unseen inputs: what they cost in speed, and what they say about new ones; or that there are none."""
+    assert limits.max_error is not None, "a plan is accepted under a limit"
+    lines = [rejection.line(limits.metric, limits.max_error) for rejection in rejected]
+    unseen = unseen_of(work, answer, candidates)
+    if answer.error == 0.0:
+        return tuple(lines)
+    if not limits.metric.smooth:
+        lines.append(f"{limits.metric.name} has no squared error by input: no upper end is given for other inputs")
+    if unseen is None:
+        return (*lines, selected_line(len(work.data.held_out.samples)))
+    return tuple(filter(None, (*lines, unseen_line(unseen, limits.metric))))
+
+
+def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[str]:
+    """A note if there are labels that nothing was compared with."""
+    metrics = (limits.metric, *(bound.metric for bound in limits.also))
+    if labels is None or chosen.accuracy is not None or any(metric.labelled or metric.own for metric in metrics):
+        return []
+    wanted = "a class from 0 to classes - 1 for each input, and one output of scores [1, classes]"
+    return [f"the labels were not used: top-1 accuracy needs {wanted}; a task as the metric takes other labels"]

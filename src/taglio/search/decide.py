@@ -1,0 +1,294 @@
+"""The plan stage: solve, measure errors, race, refine the tables, solve and race again. Writes nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from taglio.error.model import ErrorModel
+from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
+from taglio.lab.side_by_side import race
+from taglio.lab.work import Work, require_own
+from taglio.plan.one_machine import describe
+from taglio.plan.result import Interval, Limits, Plan, placements
+from taglio.profile.busy import doubt
+from taglio.profile.measure import FLOAT_RUN, pure_assignments
+from taglio.profile.result import Profile
+from taglio.profile.wall_time import WallTime
+from taglio.progress import Progress
+from taglio.runtimes.onnxruntime import NAME
+from taglio.search.answers import answers, source_answers
+from taglio.search.by_hand import place_by_hand
+from taglio.search.explore import FEWEST, PlaceSearch, meters
+from taglio.search.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
+from taglio.search.ledger import INT8_RUN, NOT_RACED, PLAIN, Answers, Entry, Floats, Ledger
+from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
+from taglio.search.places import studied
+from taglio.search.search import best, least_error
+from taglio.search.unseen import Rejected
+
+# Finalists whose times differ by less than this factor are told apart by openings, at most so many beside the winner.
+_CLOSE, _RIVALS = 1.05, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """The plan and its entry in the ledger of all that was tried, and the profile and error model refined by the
+    results (None: errors were not studied, because no plan can gain).
+
+    The search measured errors on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
+    which those `rejected` were faster than the plan. `source` is the source model where another one is planned instead.
+    """
+
+    plan: Plan
+    winner: Entry
+    ledger: Ledger
+    profile: Profile
+    error: ErrorModel | None
+    inputs: int
+    rejected: tuple[Rejected, ...] = ()
+    candidates: int = 0
+    source: "Source | None" = None
+
+    @property
+    def answers(self) -> Answers:
+        """Those of the plan."""
+        assert self.winner.answers is not None, "a plan is accepted by its answers"
+        return self.winner.answers
+
+    def of(self, work: Work, entry: Entry) -> "Decision":
+        """The same with another entry as the winner."""
+        chosen, devices = _chosen(work, entry, self.ledger), dict(self.plan.devices())
+        return replace(
+            self, winner=entry, plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices))
+        )
+
+    def rivals(self) -> list[Entry]:
+        """The fastest plans that keep the limit as far as is known and that the race does not tell from the winner, at
+        most two."""
+        if self.winner.key == self.ledger.float32.key:
+            return []
+        most_s, out = _CLOSE * self.winner.measured_s, (self.winner.key, self.ledger.float32.key)
+        close = [entry for entry in self.ledger.holding if entry.key not in out and entry.measured_s <= most_s]
+        return close[:_RIVALS]
+
+    def accepting(self, work: Work, entry: Entry, limits: Limits) -> "Decision | None":
+        """The same with another entry as the winner, if it runs on all held-out inputs and is accepted there."""
+        answer, candidates = entry.answers, self.candidates
+        if answer is None:
+            try:
+                answer = answers(work, entry.plan, limits)
+            except (BadData, BadModel):
+                return None
+            candidates += answer.unseen is not None and answer.keeps(limits)
+        accepted = replace(entry, answers=answer).with_error(answer.judged, holds=answer.accepted(limits))
+        if not (entry.holds and accepted.holds):
+            return None
+        return replace(self, ledger=self.ledger.having(accepted), candidates=candidates).of(work, accepted)
+
+    def ahead(self) -> float:
+        """The speed-up of the float model in the profile's place over the float model that results are compared
+        with."""
+        there = self.ledger.entries.get((FLOAT_RUN, self.profile.conditions.runtime))
+        return 1.0 if there is None or there.wall is None else self.ledger.float32.measured_s / there.measured_s
+
+    def doubt(self) -> str | None:
+        """A warning if the machine was busy while the profile or the finalists were timed."""
+        return doubt(max(self.ledger.others, self.profile.conditions.others))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """The source model as ONNX Runtime computes it by default: its time beside the finalists, and its answers."""
+
+    wall: WallTime
+    answers: Answers
+
+
+def plan_model(
+    work: Work,
+    profile: Profile,
+    error: ErrorModel,
+    *,
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
+    keep_float: Sequence[str] = (),
+    force_int8: Sequence[str] = (),
+    pins: Sequence[str] = (),
+    cuts: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> Plan:
+    """The fastest plan that keeps the limits on held-out inputs: `max_error`, `min_score` and `max_drop`, as in
+    `taglio.optimize`.
+
+    The finalists are timed beside float and all-int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
+    patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand. Raises
+    Infeasible if no plan keeps the limit.
+
+    >>> plan = taglio.plan_model(model, profile, error, max_error=0.02, effort=0.02)
+    >>> plan.measured_error <= 0.02
+    True
+    """
+    require_own(work, profile=profile, error=error)
+    work = work.telling(progress).at(effort).settled(profile.scheme)
+    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    limits = limits_for(work, wanted, keep_float, force_int8)
+    devices_of = place_by_hand(work.graph, pins, cuts, devices)
+    measured = {profile.conditions.runtime: profile}
+    return decide(work, measured, error, limits, devices=devices_of).plan
+
+
+def decide(
+    work: Work,
+    measured: Mapping[str, Profile],
+    model: ErrorModel,
+    limits: Limits,
+    *,
+    floats: Floats = NOT_RACED,
+    bases: Mapping[str, float] | None = None,
+    devices: Mapping[str, str] | None = None,
+) -> Decision:
+    """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
+
+    `bases` gives the error of the float model in each place where a model may be deployed; the first is where float is
+    compared. Default: the measured places. `floats` are the times of the float model in these places. `devices` are
+    those of blocks that are placed by hand.
+    """
+    if limits.max_error is None:
+        raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
+    bases = bases or dict.fromkeys(measured, 0.0)
+    first = next(iter(measured.values()))
+    work = work.settled(first.scheme).in_place(next(iter(bases)))
+    meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
+    searches: dict[str, PlaceSearch] = {}
+    refusals: list[TaglioError] = []
+    for place, profile in measured.items():
+        try:
+            there = PlaceSearch(work.in_place(place), profile, model, limits, bases[place], (meter, full))
+            there.explore()
+            searches[place] = there
+        except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
+            refusals.append(error)
+    if not searches:
+        raise refusals[0]
+    again_s = FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
+    best_place = next(iter(searches))
+
+    def ledger() -> Ledger:
+        return on_one_scale({place: there.ledger for place, there in searches.items()}, floats, bases)
+
+    def search_again(place: str, room: float, is_needed: bool) -> Ledger | None:
+        there = searches[place if place in searches else best_place]
+        is_worth_it = is_needed or again_s <= work.budget.plans_s
+        return ledger() if is_worth_it and there.search_again(room) else None
+
+    judged = judge(work, ledger(), limits, search_again)
+    place = best_place if judged.winner is None else judged.winner.runtime
+    there = searches[place if place in searches else best_place]
+    decision = decision_of(work, judged, there.profile, there.error, there.meter.samples)
+    plan = decision.plan
+    return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
+
+
+def float_stays(
+    work: Work, profile: Profile, int8_error: float, limits: Limits, bases: Mapping[str, float], floats: Floats
+) -> Decision:
+    """The decision where no mix of forms can be faster than float: the fastest float model of all places. `profile` has
+    float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
+    work = work.settled(profile.scheme)
+    pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
+    entries = []
+    for name, assignment, error in ((FLOAT_RUN, {}, bases[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
+        plan = describe(work.graph, profile, None, limits, assignment, status="measured")
+        plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
+        holds = limits.max_error is None or error <= limits.max_error
+        entries.append(Entry(plan, error, holds, name))
+    by_name = {entry.key: entry for entry in as_profiled(profile, entries)}
+    return _among(work, profile, {place: Ledger(by_name, place, profile.conditions.others)}, limits, bases, floats)
+
+
+def best_so_far(
+    work: Work,
+    profile: Profile,
+    tried: Mapping[str, Ledger],
+    limits: Limits,
+    bases: Mapping[str, float],
+    floats: Floats,
+) -> Decision:
+    """The decision among float, all int8 and the best plan that was `tried` in each place, by their predicted times,
+    for a search that was stopped."""
+    by_place = {}
+    for place, ledger in tried.items():
+        solved = [entry for entry in ledger.entries.values() if entry.solved and entry.name not in PLAIN]
+        plain = [entry for entry in ledger.entries.values() if entry.name in PLAIN]
+        some = [*plain, *(replace(entry, name="plan 1") for entry in best(solved, 1))]
+        entries = {entry.key: as_predicted(entry) for entry in some}
+        by_place[place] = replace(ledger, entries={**ledger.entries, **entries})
+    return _among(work.settled(profile.scheme), profile, by_place, limits, bases, floats)
+
+
+def _among(
+    work: Work,
+    profile: Profile,
+    by_place: Mapping[str, Ledger],
+    limits: Limits,
+    bases: Mapping[str, float],
+    floats: Floats,
+) -> Decision:
+    """The decision among finalists of each place, without a study of errors."""
+    work = work.in_place(next(iter(bases)))
+    judged = judge(work, on_one_scale(by_place, floats, bases), limits)
+    return decision_of(work, judged, profile, None, len(work.data.held_out.samples))
+
+
+def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel | None, inputs: int) -> Decision:
+    """The decision for the winner of a race. Raises Infeasible if no finalist holds."""
+    ledger, winner = judged.ledger, judged.winner
+    if winner is None:
+        limits = ledger.float32.plan.limits
+        parts = [part for entry in ledger.raced if entry.answers for part in entry.answers.parts]
+        losses = [f"{part.name} {part.lost}" for part in parts if part.lost]
+        needed = [plan.needed for plan in judged.rejected] or [least_error(work.graph, limits, ledger.raced).error]
+        raise infeasible(limits, min(needed), next(iter(losses), ""), work.agreement.remark)
+    return Decision(
+        plan=_chosen(work, winner, ledger),
+        winner=winner,
+        ledger=ledger,
+        profile=profile,
+        error=error,
+        inputs=inputs,
+        rejected=judged.rejected,
+        candidates=judged.candidates,
+        source=_source(work, ledger),
+    )
+
+
+def _source(work: Work, ledger: Ledger) -> Source | None:
+    """A source that is not planned itself, in ONNX Runtime: timed beside the float model that is."""
+    source, limits = work.replaced, ledger.float32.plan.limits
+    if source is None:
+        return None
+    raced = race(
+        work,
+        {"source": lambda: source.proto, FLOAT_RUN: lambda: work.model.proto},
+        work.budget.refine_s,
+        places={"source": NAME, FLOAT_RUN: work.setup.options().runtime},
+    )
+    source_time, own = raced["source"].timed, raced[FLOAT_RUN].timed
+    if source_time is None or own is None:
+        raise MeasurementFailed(raced[FLOAT_RUN].refused)
+    wall = source_time.wall.times(ledger.float32.measured_s / own.wall.median_s)
+    return Source(wall, source_answers(work, limits))
+
+
+def _chosen(work: Work, winner: Entry, ledger: Ledger) -> Plan:
+    """The winner's plan with its measured results."""
+    chosen = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
+    if winner.solved:
+        return chosen
+    solved = [entry for entry in ledger.entries.values() if entry.solved and entry.runtime == chosen.runtime]
+    # On a busy machine the savings at boundaries may add up to the whole time: that predicts nothing.
+    fastest = best([entry for entry in solved if entry.predicted_s > 0.0], 1)
+    gap = chosen.predicted_latency_s.value / fastest[0].predicted_s - 1.0 if fastest else 0.0
+    return replace(chosen, gap=max(0.0, gap))

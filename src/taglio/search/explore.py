@@ -1,0 +1,268 @@
+"""Planning in one place: solve, measure errors, race the plans, refine the tables, solve and race again.
+
+A plan's prediction depends on the layouts that its kernels use, and the random mixes of the profile are far from it.
+So plans are raced, and the profile is refined around the fastest. Plans by simple rules are raced too: where the tables
+are wrong, the clock shows it. Whether a plan is truly faster than float is for confirm.py to say.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from math import inf
+
+from taglio.error.correct import corrected
+from taglio.error.judge import fewest_samples
+from taglio.error.loss import parse_metric
+from taglio.error.measure import ErrorMeter
+from taglio.error.model import ErrorModel
+from taglio.errors import BadModel, Infeasible
+from taglio.lab.build import quantized
+from taglio.lab.side_by_side import race
+from taglio.lab.work import Work
+from taglio.plan.result import Limits
+from taglio.profile.effort import Effort
+from taglio.profile.measure import FLOAT_RUN, refine
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import Timed
+from taglio.quantize.precision import Assignment, Forms
+from taglio.search.answers import judged_on
+from taglio.search.as_built import AsBuilt
+from taglio.search.finalists import as_profiled, finalists
+from taglio.search.ledger import INT8_RUN, PLAIN, Entry, Ledger
+from taglio.search.limits import infeasible
+from taglio.search.rules import by_rules
+from taglio.search.search import from_rule, least_error, predicted_by, search
+
+# Solved plans that are measured at least.
+FEWEST = 3
+# Where predictions are off by more than this share, they rule no plan out.
+UNSURE = 0.1
+# Errors of plans that are raced are measured if that takes no longer than this.
+_JUDGED_S = 30.0
+
+
+class PlaceSearch:
+    """The search in one place: its tables, which measurements refine, and the plans tried, with all races in it on one
+    scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured.
+
+    `base` is the error of the float model in the place that `work` is set up for, `meters` are those of the function of
+    this name.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        profile: Profile,
+        error: ErrorModel,
+        limits: Limits,
+        base: float,
+        meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
+    ) -> None:
+        self.work, self.profile, self.error = work, profile, error
+        self.meter, self._full = meters
+        self._place = AsBuilt(limits, base)
+        self._studied = error
+        self._entries = dict[Forms, Entry]()
+        self._others = 0.0
+
+    @property
+    def ledger(self) -> Ledger:
+        """The plans tried, as expected in this place; if none was raced, float and all int8 have the times of the
+        profile."""
+        entries = [self._place.deployed(self._predicted(entry)) for entry in self._entries.values()]
+        others = self._others
+        if not self._raced:
+            entries, others = as_profiled(self.profile, entries), self.profile.conditions.others
+        named = [
+            entry if entry.name else replace(entry, name=f"tried {number}") for number, entry in enumerate(entries, 1)
+        ]
+        return Ledger({entry.key: entry for entry in named}, self.profile.conditions.runtime, others)
+
+    @property
+    def most(self) -> int:
+        """How many plans to race: one beside float and all-int8 of any model, however slow or large."""
+        work = self.work
+        return max(len(PLAIN) + 1, work.within(work.budget.refine_s).models())
+
+    def explore(self) -> None:
+        """Solve and measure plans, race the best, refine the tables by their kernels, solve again, and race what is
+        then predicted to be faster. If nothing holds on the inputs of the meter, all inputs decide. Raises Infeasible
+        if nothing holds there either, and BadModel if float or all-int8 does not run."""
+        work, budget = self.work, self.work.budget
+        self._try_rules()
+        self._solve(budget.solved)
+        if not self._holding and self._use_all_inputs():
+            self._try_rules()
+            self._solve(budget.solved)
+        if not self._holding:
+            raise self._infeasible()
+        # What is delivered if the search is stopped from here on.
+        work.kept.put(("tried", self.profile.conditions.runtime), self.ledger)
+        if self.profile.interval_ratio <= UNSURE and not self._may_gain():
+            return
+        runs = self._race(finalists(self._entries.values(), most=self.most))
+        holding = [entry for entry in self._raced if entry.holds]
+        if not holding:  # what holds was refused
+            return
+        leader = min(holding, key=lambda entry: entry.measured_s)
+        self._place = self._place.following(leader, self._entries.values())
+        if not all(timed.kernels for _, timed in runs.values()):
+            return
+        self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
+        self._judge(self._able(self._entries.values()))
+        self._solve(budget.solved_again)
+        self._entries = {forms: self._predicted(entry) for forms, entry in self._entries.items()}
+        new = finalists(self._able(self._entries.values()), but=self._raced)
+        leader_s = self._entries[leader.forms].predicted_s
+        if faster := [entry for entry in new if entry.predicted_s < leader_s]:
+            self._race(faster, kernels=False)
+
+    def search_again(self, room: float) -> bool:
+        """Plan again within the share `room` of the limit, with errors on all inputs, and race what is new. False if
+        there is nothing new to measure."""
+        if not self._use_all_inputs() and room == 1.0:
+            return False
+        raced = self._raced
+        solved = self._solve(self.work.budget.solved, room)
+        new = solved if raced else self._entries.values()
+        if chosen := finalists(self._able(new), but=raced, most=self.most):
+            self._race(chosen, kernels=False)
+        return bool(chosen)
+
+    @property
+    def _raced(self) -> list[Entry]:
+        return [entry for entry in self._entries.values() if entry.wall is not None]
+
+    @property
+    def _holding(self) -> list[Entry]:
+        return [entry for entry in self._entries.values() if entry.holds]
+
+    def _try_rules(self) -> None:
+        """Begin with float, all-int8 and plans by simple rules."""
+        graph, limits = self.work.graph, self._place.within
+        self._entries = {}
+        for name, assignment in by_rules(graph, self.profile, limits).items():
+            measured = self.meter.evidence(assignment)
+            self._add(from_rule(name, graph, self.profile, self._studied, limits, measured))
+
+    def _infeasible(self) -> Infeasible:
+        """Why no plan holds."""
+        limits = self._place.within
+        least = least_error(self.work.graph, limits, self._entries.values())
+        lost = "" if least.error < inf else self.meter.tally(least.assignment).lost()
+        return infeasible(limits, least.error, lost)
+
+    def _may_gain(self) -> bool:
+        """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
+        plans would only measure noise."""
+        floats = [entry.predicted_s for entry in self._holding if entry.name == FLOAT_RUN]
+        fastest_s = min(entry.predicted_s for entry in self._holding)
+        return not floats or fastest_s <= (1.0 - self.work.budget.gain) * floats[0]
+
+    def _use_all_inputs(self) -> bool:
+        """Measure errors on all inputs from here on; False if that was so before."""
+        if self._full() is self.meter:
+            return False
+        self.meter = self._full()
+        return True
+
+    def _race(self, chosen: Sequence[Entry], *, kernels: bool = True) -> dict[str, tuple[Assignment, Timed]]:
+        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
+        Returns the runs of those that ran, as a profile names them. Kernels are timed too unless that takes too long.
+        Raises BadModel or BadData if float or all-int8 does not run."""
+        work, count = self.work, self.meter.samples
+        models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
+        models |= {_as_run(entry.name): partial(quantized, work, entry.plan) for entry in chosen}
+        unknown = [_as_run(entry.name) for entry in chosen if self._place.unsure(entry)]
+        is_affordable = len(chosen) <= work.within(work.budget.refine_s).models()
+        raced = race(
+            work,
+            models,
+            work.budget.refine_s,
+            kernels=kernels and is_affordable,
+            error_of=judged_on(work, self._place.limits, count),
+            judged=unknown if work.setup.run_s * count * len(unknown) <= _JUDGED_S else (),
+        )
+        float_run = raced[FLOAT_RUN].timed
+        assert float_run is not None, "the first model of a race is never refused"
+        before = [entry.measured_s for entry in self._raced if entry.name == FLOAT_RUN]
+        scale = before[0] / float_run.wall.median_s if before else 1.0
+        runs = dict[str, tuple[Assignment, Timed]]()
+        for entry in chosen:
+            name = _as_run(entry.name)
+            timed, refused = raced[name].timed, raced[name].refused
+            if refused and entry.name == INT8_RUN:
+                raise BadModel(refused)
+            if timed is None:
+                self._entries[entry.forms] = replace(entry, holds=False, refused=refused)
+                continue
+            runs[name] = entry.assignment, timed
+            built = error if 0.0 < (error := raced[name].error or 0.0) < inf else None
+            self._entries[entry.forms] = replace(entry, wall=timed.wall.times(scale), built=built)
+        self._judge(self._raced)
+        self._others = max([self._others, float_run.others, *(timed.others for _, timed in runs.values())])
+        return runs
+
+    def _solve(self, rounds: int, room: float = 1.0) -> list[Entry]:
+        """Solve and measure plans within the share `room` of the limit, and correct the error model."""
+        work, meter, limits = self.work, self.meter, self._place.within
+        rounds = min(rounds, Effort(work.budget.plans_s, meter.evaluation_s).runs(work.budget.solved, FEWEST))
+        solved = search(
+            work.graph,
+            self.profile,
+            self._studied,
+            replace(limits, max_error=room * self._place.bound),
+            meter,
+            rounds=rounds,
+            effort=work.effort,
+            progress=work.progress,
+        )
+        self.error = corrected(self._studied, work.graph, [*meter.measured.values()], self._place.bound)
+        for entry in solved:
+            self._add(entry)
+        return [self._entries[entry.forms] for entry in solved]
+
+    def _add(self, entry: Entry) -> None:
+        """Note a plan that was tried. One that was raced stays as it is."""
+        before = self._entries.get(entry.forms, entry)
+        kept = before if before.wall is not None or (before.solved and not entry.solved) else entry
+        name, solved = before.name or entry.name, before.solved or entry.solved
+        self._entries[entry.forms] = replace(kept, name=name, solved=solved)
+
+    def _judge(self, entries: Iterable[Entry]) -> None:
+        """Judge plans by the errors that are expected of them as built."""
+        self._entries |= {entry.forms: entry for entry in self._place.judged(self.work.graph, entries)}
+
+    def _able(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those that were not refused in a race."""
+        return [entry for entry in entries if not entry.refused]
+
+    def _predicted(self, entry: Entry) -> Entry:
+        """A plan as the tables predict it now."""
+        return predicted_by(self.profile, self.error, self.work.graph, entry)
+
+
+def _as_run(name: str) -> str:
+    """The name of a finalist's run in a profile, where float has its own."""
+    return name if name == FLOAT_RUN else f"finalist {name}"
+
+
+def meters(
+    work: Work, profile: Profile, limits: Limits, inputs: int = 0
+) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
+    """Two meters of a plan's error: one for searching, on as many held-out inputs as the budget has for that, or as
+    many `inputs` as were studied, but as many as the metrics need; and what makes the one on all inputs (the same meter
+    if those are all)."""
+    work = work.settled(profile.scheme)
+    switchable = work.switchable(profile.scheme)
+    limit = inf if limits.max_error is None else limits.max_error
+    fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(bound.metric for bound in limits.also)]))
+    verify_s = work.budget.verify_s
+    count = work.within(verify_s).runs(max(work.budget.verify_inputs, inputs), fewest)
+    first = work.meter(switchable, count, limits.also, limit)
+    if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
+        each_s = first.evaluation_s / first.samples
+        first = work.meter(switchable, Effort(verify_s, each_s).runs(first.samples, fewest), limits.also, limit)
+    if first.samples == len(work.data.held_out.samples):
+        return first, lambda: first
+    return first, cache(lambda: work.meter(switchable, None, limits.also, limit))

@@ -1,0 +1,83 @@
+"""What to plan instead of a source that breaks the error limit as ONNX Runtime computes it. Plans nothing.
+
+The reference stays the source as it is written, and speed-ups stay relative to the source with ONNX Runtime's default
+options. In this order:
+
+1. `exact-sums`: weights whose products do not saturate (model/exact.py), where that is what breaks the limit. ONNX
+   Runtime computes the same under `session.x64quantprecision`; the file needs no such setting.
+2. `requantized`: the source with its quantised operators folded to float, as with --requantize. Its int8 blocks have
+   weights of 7 bits where sums of 8-bit ones saturate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx
+
+from taglio.data.dataset import Sample, covering
+from taglio.error.loss import Metric
+from taglio.errors import Infeasible
+from taglio.lab.work import Kept, Work
+from taglio.model.graph import build
+from taglio.model.load import Model, load
+from taglio.model.observe import observe
+from taglio.model.quantized import quantized_operators
+from taglio.runtimes.onnxruntime import NAME, open_session, run_session
+
+EXACT_SUMS, REQUANTIZED = "exact-sums", "requantized"
+_WHAT = {
+    EXACT_SUMS: "the model with u8 weights, whose sums are exact",
+    REQUANTIZED: "the model with its quantised operators folded to float",
+}
+# Inputs on which the model to plan must answer as the source does.
+_COMPARED = 4
+
+
+def network_of(work: Work, instead: str) -> Model:
+    """The source of `work`, simplified, or what is planned `instead`."""
+
+    def samples(_: object) -> Sequence[Sample]:
+        return covering(work.data.held_out.samples)[:_COMPARED]
+
+    requantize = work.setup.requantize or instead == REQUANTIZED
+    return load(work.source, work.setup.shapes, samples, requantize=requantize, exact_sums=instead == EXACT_SUMS)
+
+
+def with_instead(work: Work, instead: str) -> Work:
+    """`work` with another model to plan, and the same answers as the reference."""
+    network, held_out = network_of(work, instead), work.data.held_out
+    graph = build(network, observe(network, work.typical[0], held_out.source), work.graph.states)
+    setup = replace(work.setup, instead=instead)
+    return work.but(setup=setup, model=network, graph=graph, kept=Kept(), replaced=work.model)
+
+
+def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, str]:
+    """The first model that keeps the limit where the source of `work` does not, and a line for the user. Raises
+    Infeasible, with the errors of all that were tried, if there is none."""
+    reference = work.reference(work.within(4.0).runs(32, 2))
+    options, names, source = work.setup.options(NAME), work.outputs, work.data.held_out.source
+
+    def loss(proto: onnx.ModelProto) -> float:
+        session = open_session(proto, options, label=work.name)
+        return reference.loss(metric.basis, lambda feed: run_session(session, names, feed, source))
+
+    def text(error: float) -> str:
+        return f"{metric.title} {metric.text(error, 2)}"
+
+    remark, limit = work.agreement.remark, metric.limit(max_loss, 2)
+    ways = [EXACT_SUMS] if work.agreement.saturates else []
+    ways += [REQUANTIZED] if quantized_operators(work.model.proto) and not work.setup.requantize else []
+    tried = []
+    for way in ways:
+        other = with_instead(work, way)
+        error = loss(other.model.proto)
+        if error <= max_loss:
+            line = f"{remark}; that breaks the limit ({limit}), so {_WHAT[way]} is planned instead: {text(error)}"
+            return other, line
+        tried.append(f"{_WHAT[way]} has {text(error)}")
+    more = f"; {', '.join(tried)}" if tried else ""
+    raise Infeasible(
+        f"{work.name} itself has {text(loss(work.model.proto))} as ONNX Runtime computes it (allowed: {limit}){more}: "
+        f"allow that much with `{metric.argument}`. {remark}",
+        ["max_error"],
+    )

@@ -1,0 +1,223 @@
+"""What was measured of variants and plans: values, and queries. Measures nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from taglio.error.tally import OtherLoss, PartLoss
+from taglio.plan.result import Limits, Plan
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.wall_time import WallTime
+from taglio.quantize.precision import Assignment, Forms, key_of
+from taglio.search.unseen import accepted
+
+MIXED_FORMS = "mixed"
+# The names of all blocks in int8, and of the models that are raced in every place.
+INT8_RUN = "int8"
+PLAIN = (FLOAT_RUN, INT8_RUN)
+# A plan that is faster by less than this factor in a short race may be so by noise.
+NOISE = 1.015
+# The name and the place of a plan.
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What one session runs: `blocks` blocks in one `form` (`MIXED_FORMS`: in several), the others in float32, in a
+    `runtime`. `scheme` says how int8 is done."""
+
+    runtime: str
+    form: str
+    scheme: str = ""
+    blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One variant in a race with the float model in the same runtime. None stands for what was not measured.
+
+    `seconds` are those of a run, `float_s` the float model's in the same rounds. `error` is the loss on a few held-out
+    inputs, as the runtime computes it. `score_s` is the latency to expect of a plan that uses the form within the limit
+    (`expected_s`). `refused` says why the variant does not run, or why it was not raced; `kept` whether plans may use
+    it.
+    """
+
+    variant: Variant
+    seconds: float | None = None
+    float_s: float | None = None
+    error: float | None = None
+    score_s: float | None = None
+    refused: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Floats:
+    """The float model raced in several places: its wall times by place, and the share of the processors that other
+    programs used meanwhile. Empty if only one place was usable."""
+
+    times: Mapping[str, WallTime] = field(default_factory=dict)
+    others: float = 0.0
+
+
+NOT_RACED = Floats()
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A model's answers to all held-out inputs, as it is deployed.
+
+    `error` is the loss against the float model, that of the worst of its `parts`; `judged` is the value compared
+    with the limit (Tally.judged), and `searched` and `unseen` the same on the inputs of the search alone and on the
+    unseen ones (None: there are none), with `unseen_error` the loss. `accuracy` is the task's value against labels, or
+    top-1; None without suitable labels.
+
+    `error_upper` is the loss that other inputs like these stay below in 19 of 20 cases, `likely_end` in four of five,
+    and `error_lower` the loss that they exceed in 19 of 20; None if unknown. `by_input` are the losses of all inputs,
+    those of the search first, () for a metric without a value by input. `unchanged` is the share of equal values in
+    each output that is not float, `ragged` the number of inputs for which an output changes its length. `others` are
+    the other limited metrics."""
+
+    error: float
+    judged: float
+    accuracy: float | None
+    parts: tuple[PartLoss, ...] = ()
+    error_upper: float | None = None
+    error_lower: float | None = None
+    likely_end: float | None = None
+    searched: float = 0.0
+    unseen: float | None = None
+    unseen_error: float | None = None
+    by_input: tuple[float, ...] = ()
+    unchanged: dict[str, float] = field(default_factory=dict)
+    ragged: dict[str, int] = field(default_factory=dict)
+    others: tuple[OtherLoss, ...] = ()
+
+    @property
+    def worst_input(self) -> float | None:
+        """The largest loss of an input."""
+        return max(self.by_input, default=None)
+
+    def keeps(self, limits: Limits) -> bool:
+        """Whether the limit holds on the inputs of the search."""
+        return limits.max_error is None or self.searched <= limits.max_error
+
+    def accepted(self, limits: Limits) -> bool:
+        """Whether the limit holds on the inputs of the search and the unseen ones (unseen.py)."""
+        most = inf if limits.max_error is None else limits.max_error
+        return self.judged <= most and accepted(most, self.searched, self.unseen, self.likely_end)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A plan, and what was measured of it in its place, `plan.runtime`. None stands for what was not measured.
+
+    `error` is the one that is compared with the limit: of `answers`, of a model as `built` for the place, or of the
+    switchable graph, whichever was measured last. `loss` is that of the switchable graph by itself, even if a part is
+    lost or a further limit broken. `holds` says whether the plan keeps all limits, as far as is known, and `refused`
+    why it does not run or was not judged. `solved` plans come from the solver; others have the `name` of their rule,
+    such as float32. A solved plan gets its name when it is raced.
+    """
+
+    plan: Plan
+    error: float
+    holds: bool
+    name: str = ""
+    solved: bool = False
+    loss: float | None = None
+    built: float | None = None
+    wall: WallTime | None = None
+    answers: Answers | None = None
+    refused: str = ""
+
+    @property
+    def assignment(self) -> Assignment:
+        """The form of every block that is not float."""
+        return self.plan.assignment()
+
+    @property
+    def forms(self) -> Forms:
+        """A key that is equal for plans with equal forms."""
+        return key_of(self.assignment)
+
+    @property
+    def predicted_s(self) -> float:
+        """The predicted seconds of a run."""
+        return self.plan.predicted_latency_s.value
+
+    @property
+    def measured_s(self) -> float:
+        """The median seconds of a run; infinite if it was not timed."""
+        return inf if self.wall is None else self.wall.median_s
+
+    @property
+    def runtime(self) -> str:
+        """The place of the plan."""
+        return self.plan.runtime
+
+    @property
+    def key(self) -> Key:
+        """What tells the plan from others that are raced."""
+        return self.name, self.runtime
+
+    def with_error(self, error: float, *, holds: bool) -> "Entry":
+        """The same with another error."""
+        return replace(self, error=error, holds=holds, plan=replace(self.plan, measured_error=error))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """Plans that were tried, on one scale of time. `first` is the place in which the float model stands for the source,
+    `others` the share of the processors that other programs used while plans were raced."""
+
+    entries: Mapping[Key, Entry]
+    first: str
+    others: float = 0.0
+
+    @property
+    def float32(self) -> Entry:
+        """The float model that plans are compared with."""
+        return self.entries[FLOAT_RUN, self.first]
+
+    @property
+    def raced(self) -> list[Entry]:
+        """The plans that were timed."""
+        return [entry for entry in self.entries.values() if entry.wall is not None]
+
+    @property
+    def holding(self) -> list[Entry]:
+        """The plans that were timed and keep the limits, the fastest first."""
+        return sorted((entry for entry in self.raced if entry.holds), key=lambda entry: entry.measured_s)
+
+    @property
+    def int8(self) -> Entry:
+        """All blocks in int8, in the place where that runs and is fastest: the float model, if there is none."""
+        rows = [entry for entry in self.raced if entry.name == INT8_RUN and (entry.answers or not entry.refused)]
+        return min(rows, key=lambda entry: entry.measured_s, default=self.float32)
+
+    @property
+    def winner(self) -> Entry | None:
+        """The fastest plan that keeps the limits, or float or all int8 if it gains only noise on them. None if no plan
+        keeps the limits."""
+        holding = self.holding
+        if not holding:
+            return None
+        most_s = NOISE * holding[0].measured_s
+        plain = [entry for entry in holding if entry.name in PLAIN and entry.measured_s <= most_s]
+        chosen = (plain or holding)[0]
+        # All int8 of a model without candidates is the float model.
+        same = self.entries.get((FLOAT_RUN, chosen.runtime), chosen)
+        return same if same.holds and same.forms == chosen.forms else chosen
+
+    def having(self, *entries: Entry) -> "Ledger":
+        """The same with some entries added or replaced."""
+        return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
+
+
+def expected_s(float_s: float, seconds: float, error: float, limit: float) -> float:
+    """The latency to expect of a plan, from float and from all blocks in another form, which have an `error`.
+
+    A limit of half the error is assumed to allow half of the time to be saved: what is faster with twice the error is
+    not better under a tight limit.
+    """
+    return float_s - (float_s - seconds) * (1.0 if error <= limit else limit / error)

@@ -1,0 +1,116 @@
+"""The float model in every place of this machine: its time and its own error. Plans nothing.
+
+A place is a runtime, on a GPU with the precision of its float parts.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from taglio.error.loss import Metric
+from taglio.errors import TaglioError
+from taglio.lab.side_by_side import ErrorOf, RaceResult, loss_beside, opened, race, reason
+from taglio.lab.work import Work
+from taglio.profile.measure import FLOAT_RUN
+from taglio.runtimes import cuda
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.places import AUTO, refusal
+from taglio.runtimes.session import RUNTIMES
+from taglio.search.ledger import NOT_RACED, Floats, Measurement, Variant
+
+# A place may still win if the latency to expect there is at most this many times the least.
+REACH = 1.08
+# A run is taken to last this long at least.
+_SHORTEST_S = 1e-5
+# If float alone uses this share of a place's limit, too little is left for any int8 block.
+_LEFT = 0.999
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """The float model in every place: `rows` of the ledger, and its times in a race of all usable places."""
+
+    rows: tuple[Measurement, ...]
+    floats: Floats = NOT_RACED
+
+
+def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
+    """The float model in every place; not raced if there is only one, as where a runtime was requested. The error is
+    what the place adds by itself: 0 where its answers are the reference, and for metrics whose losses do not add up."""
+    if work.setup.runtime != AUTO:
+        return Places((_only(work, max_loss, metric, work.setup.runtime),))
+    everywhere = [name for name in RUNTIMES if cuda.offered() or name not in cuda.PLACES]
+    refusals = {name: why for name in everywhere if (why := refusal(name))}
+    here = [name for name in everywhere if name not in refusals]
+    if len(here) == 1:
+        refused = [_refused(name, refusals.get(name, "")) for name in everywhere if name != NAME]
+        return Places((_only(work, max_loss, metric, NAME), *refused))
+    raced = race(
+        work,
+        dict.fromkeys(here, lambda: work.model.proto),
+        work.budget.race_s,
+        places={name: name for name in here},
+        error_of=_own_error(work, metric),
+        judged=here,
+    )
+    measured = [
+        _judged(name, raced[name], work, metric, max_loss) if name in raced else _refused(name, refusals[name])
+        for name in everywhere
+    ]
+    timed = {name: place.timed for name, place in raced.items() if place.timed is not None}
+    walls = {name: time.wall for name, time in timed.items()}
+    return Places(tuple(measured), Floats(walls, max(time.others for time in timed.values())))
+
+
+def studied(planned: Collection[str]) -> str:
+    """The one of the `planned` places as built for which errors are studied: ONNX Runtime if it is among them, since
+    its models have more pairs."""
+    return NAME if NAME in planned else next(iter(planned))
+
+
+def usable(places: Sequence[Measurement]) -> dict[str, float]:
+    """The float model's own error in each place where a model may be deployed."""
+    return {place.variant.runtime: place.error or 0.0 for place in places if not place.refused}
+
+
+def profiled(places: Sequence[Measurement]) -> list[Measurement]:
+    """The usable places that can be profiled, the one with the fastest float model first; none is on a GPU."""
+    able = [place for place in places if not place.refused and place.variant.runtime not in cuda.PLACES]
+    return sorted(able, key=lambda row: row.seconds or 0.0)
+
+
+def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measurement:
+    """The result of the only place. Errors of other runtimes than ONNX Runtime are judged at the end."""
+    result = Measurement(Variant(place, FLOAT_RUN))
+    if place != NAME or work.agreement.agrees:
+        return result
+    try:
+        with opened(work, work.model.proto, work.setup.options(place)) as session:
+            error = _own_error(work, metric)(session)
+    except TaglioError as failure:
+        return replace(result, error=0.0, refused=reason(failure))
+    error = error if metric.smooth else 0.0
+    return replace(result, error=error, refused=_beyond(metric, error, max_loss) if error > _LEFT * max_loss else "")
+
+
+def _own_error(work: Work, metric: Metric) -> ErrorOf:
+    """What measures the error of the float model in a place, on a few inputs."""
+    return loss_beside(work, work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
+
+
+def _judged(name: str, raced: RaceResult, work: Work, metric: Metric, max_loss: float) -> Measurement:
+    exact = (name == NAME and work.agreement.agrees) or not metric.smooth
+    error = 0.0 if exact else raced.error or 0.0
+    if raced.timed is None:
+        return _refused(name, raced.refused)
+    seconds = raced.timed.wall.median_s
+    beyond = _beyond(metric, error, max_loss) if error > _LEFT * max_loss else ""
+    return Measurement(Variant(name, FLOAT_RUN), seconds, seconds, error, seconds, refused=beyond)
+
+
+def _refused(name: str, why: str) -> Measurement:
+    return Measurement(Variant(name, FLOAT_RUN), refused=why)
+
+
+def _beyond(metric: Metric, error: float, max_loss: float) -> str:
+    limit = metric.limit(max_loss, 2)
+    return f"the float model's answers there have {metric.title} {metric.text(error, 2)} (allowed: {limit})"

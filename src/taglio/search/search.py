@@ -1,0 +1,206 @@
+"""Search plans by measured error: solve, measure, tighten or loosen the noise bound, solve again. Times nothing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import exp, inf, isfinite, sqrt
+
+from taglio.error.correct import corrected
+from taglio.error.measure import ErrorMeter, Evidence
+from taglio.error.model import ErrorModel
+from taglio.model.graph import Graph
+from taglio.plan.one_machine import describe, latency, make_plan
+from taglio.plan.result import Interval, Limits, Plan
+from taglio.profile.result import Profile
+from taglio.progress import Progress, reported
+from taglio.quantize.precision import Forms
+from taglio.search.ledger import Entry
+
+# Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
+_CLOSE = 0.97
+_STEP = 0.98
+# The least and the most by which the aim is tightened after a plan that broke the bound.
+_TIGHTER, _TIGHTEST = 0.94, 0.4
+# A slack so large that a plan unchanged by it is not restricted by the bound.
+_FAR = 64.0
+# Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
+_SOLVE_S, _LEAST_S = 3.0, 0.5
+
+
+def keeps_pins(graph: Graph, limits: Limits, plan: Plan) -> bool:
+    """Whether the blocks that are pinned are as wanted. ONNX Runtime runs a weightless one between int8 blocks in
+    int8."""
+    forms = plan.assignment().keys()
+    in_float = (name for name in limits.float_blocks if not graph.block(name).movement)
+    return forms.isdisjoint(in_float) and forms >= set(limits.int8_blocks)
+
+
+def least_error(graph: Graph, limits: Limits, entries: Iterable[Entry]) -> Entry:
+    """The plan with the smallest error of those that keep the pins, or of all but float if none does."""
+    plans = [*entries]
+    keeping = [entry for entry in plans if keeps_pins(graph, limits, entry.plan)]
+    return min(keeping or [entry for entry in plans if entry.assignment] or plans, key=lambda entry: entry.error)
+
+
+@dataclass(slots=True)
+class _Aim:
+    """The factor on the limit of predicted errors for the next plan, whose errors keep the `bound`. `exact` is the one
+    at which the prediction itself is at the bound, not its upper end. A plan that is found again loosens it by at most
+    a factor of `most`."""
+
+    bound: float
+    exact: float
+    value: float = 1.0
+    loose: float = 1.0
+    most: float = 4.0
+
+    def follow(self, error: float, *, is_new: bool) -> bool:
+        """Set the next factor after a plan with this error; False if there is nothing left to find."""
+        if is_new and _CLOSE * self.bound < error <= self.bound:
+            return False
+        share = self.bound / max(error, 1e-12)
+        if error > self.bound:  # blocks that were never measured seem harmless: those in the plan are not alone
+            self.loose = min(1.0, self.loose) * min(_TIGHTER, max(_TIGHTEST, share**0.5))
+            self.most = self.most**0.5
+        elif is_new:
+            self.loose = max(self.loose, min(1.0, _STEP * share * self.loose))
+        else:  # what the measured plans say of others is too pessimistic
+            self.loose *= min(max(1.1, self.most), max(1.1, _STEP * share))
+        self.value = _STEP * self.exact * self.loose
+        return self.loose < _FAR
+
+
+@dataclass(slots=True)
+class _AimInSteps:
+    """The same for a metric that moves in steps: bisects between the largest noise that held and the least that
+    broke. `noise` is that of the limit as the study saw it."""
+
+    bound: float
+    noise: float
+    value: float = 1.0
+    held: float = 0.0
+    broke: float = inf
+
+    def follow(self, error: float, noise: float | None) -> bool:
+        """Set the next factor after a plan with this error and L2 noise (None: as much as it was allowed); False if
+        there is nothing left to find."""
+        noise = self.value * self.noise if noise is None else noise
+        if error <= self.bound:
+            self.held = max(self.held, noise, self.value * self.noise)
+        else:
+            self.broke = min(self.broke, noise)
+        aim = 2.0 * self.held if self.broke == inf else sqrt(self.broke * max(self.held, self.broke / 8.0))
+        self.value = aim / max(self.noise, 1e-12)
+        return self.value < _FAR and self.broke > 1.05 * self.held
+
+
+class ErrorTarget:
+    """The error limit `bound` of one model in a search: plans that were measured correct the error model and set the
+    `factor` on the limit of predicted errors for the next plan."""
+
+    def __init__(self, graph: Graph, error: ErrorModel, bound: float) -> None:
+        self.bound, self._graph, self._studied = bound, graph, error
+        upper, noise = exp(error.upper_log), error.noise_target(bound)
+        self._near = noise * upper
+        self._aim: _Aim | _AimInSteps = _Aim(bound, upper) if error.metric.smooth else _AimInSteps(bound, noise)
+
+    @property
+    def factor(self) -> float:
+        """The factor on the limit: at 1 the upper end of the predicted error keeps it."""
+        return self._aim.value
+
+    def corrected(self, evidence: Iterable[Evidence]) -> ErrorModel:
+        """The error model that agrees with the measured `evidence`."""
+        return corrected(self._studied, self._graph, [*evidence], self._near)
+
+    def allow(self, factor: float) -> None:
+        """Raise the factor to this one, if it is smaller."""
+        self._aim.value = max(self._aim.value, factor)
+
+    def loosen(self) -> None:
+        """Double the factor after no plan was found: only measuring tells whether pinned blocks break the limit."""
+        self._aim.value *= 2.0
+
+    def follow(self, evidence: Evidence, *, is_new: bool) -> bool:
+        """Set the factor for the plan after the one that was measured; False if there is nothing left to find."""
+        if isinstance(self._aim, _Aim):
+            return self._aim.follow(evidence.error, is_new=is_new)
+        return self._aim.follow(evidence.error, max(evidence.l2.values(), default=None))
+
+
+def search(
+    graph: Graph,
+    profile: Profile,
+    error: ErrorModel,
+    limits: Limits,
+    meter: ErrorMeter,
+    *,
+    rounds: int = 10,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> list[Entry]:
+    """Plans with measured errors, in the order they were solved; `effort` scales the time limit of each.
+
+    Starts with the upper end of the predicted error at the bound. Then each plan is measured and corrects the error
+    model, with which the next is solved, until one is close to the bound.
+    """
+    bound = limits.max_error
+    assert bound is not None, "an unbounded plan needs no search"
+    tried, target = dict[Forms, Entry](), ErrorTarget(graph, error, bound)
+    for _ in reported(range(rounds), "search", progress):
+        model = target.corrected(meter.measured.values())
+        plan = make_plan(graph, profile, model, limits, slack=target.factor, time_limit_s=solve_s(effort))
+        if plan.status == "infeasible":
+            target.loosen()
+            continue
+        result = meter.evidence(plan.assignment())
+        entry = _solved(plan, result, bound)
+        is_new = entry.forms not in tried
+        tried.setdefault(entry.forms, entry)
+        if not target.follow(result, is_new=is_new):
+            break
+    return [*tried.values()]
+
+
+def solve_s(effort: float) -> float:
+    """The time limit of a solve, in seconds."""
+    return max(_LEAST_S, effort * _SOLVE_S)
+
+
+def _solved(plan: Plan, measured: Evidence, bound: float) -> Entry:
+    error, holds = measured.error, measured.error <= bound
+    note = () if holds else (f"measured error {error:.4%} breaks the bound {bound:.4%}",)
+    plan = replace(plan, measured_error=error, notes=plan.notes + note)
+    return Entry(plan, error, holds, solved=True, loss=measured.loss)
+
+
+def from_rule(
+    name: str,
+    graph: Graph,
+    profile: Profile,
+    error: ErrorModel,
+    limits: Limits,
+    measured: Evidence,
+) -> Entry:
+    """An assignment that is not from the solver, with what was `measured` of it."""
+    plan = describe(graph, profile, error, limits, measured.assignment, status="measured")
+    holds = limits.max_error is None or measured.error <= limits.max_error
+    holds = holds and keeps_pins(graph, limits, plan)
+    return Entry(replace(plan, measured_error=measured.error), measured.error, holds, name, loss=measured.loss)
+
+
+def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, entry: Entry) -> Entry:
+    """The same plan with a latency predicted by `profile`, and as predicted error the one measured in the search: what
+    is expected of the deployed file, on more inputs. `error` predicts where no such figure is known: a plan of the
+    solver's lost an output's information, or has further limits."""
+    assignment, loss = entry.assignment, entry.loss
+    if loss is None and isfinite(entry.error) and not entry.plan.limits.also:
+        loss = entry.error
+    guess = error.predict(graph, assignment) if loss is None else loss
+    interval = Interval(0.0, guess, error.upper(guess), error.confidence)
+    seconds = latency(profile, graph, assignment)
+    return replace(entry, plan=replace(entry.plan, predicted_latency_s=seconds, predicted_error=interval))
+
+
+def best(entries: Iterable[Entry], count: int) -> list[Entry]:
+    """The `count` fastest by prediction among the plans that keep the bound."""
+    return sorted((entry for entry in entries if entry.holds), key=lambda entry: entry.predicted_s)[:count]

@@ -1,0 +1,191 @@
+"""Where plans are made, in which scheme and forms, and where none can gain."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taglio
+from taglio.error.loss import Metric
+from taglio.errors import BadModel, BadOption
+from taglio.flow import stages
+from taglio.flow.opening import Model
+from taglio.lab.side_by_side import RaceResult, race
+from taglio.lab.work import Work
+from taglio.profile.measure import FLOAT_RUN
+from taglio.quantize.precision import uncalibrated_forms
+from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
+from taglio.search import screen as module
+from taglio.search.ledger import Measurement, Variant, expected_s
+from taglio.search.screen import INT8, screen
+from tests.end_to_end.command import Case
+from tests.models import Sketch
+from tests.processor import SATURATES
+
+ORT, OPENVINO = "onnxruntime", "openvino"
+HERE = DEFAULT_SCHEME.narrow if SATURATES else DEFAULT_SCHEME
+LITTLE = 0.02
+
+
+@pytest.fixture(scope="module")
+def work(few_digits: Case) -> Work:
+    return Model(few_digits.model, few_digits.data, threads=1, runtime=ORT).at(LITTLE)
+
+
+def raced(monkeypatch: pytest.MonkeyPatch, factors: dict[str, float], errors: dict[str, float]) -> None:
+    """Races whose times are those of float times a factor by name, with these errors."""
+
+    def scripted(work: Work, models: Any, *rest: Any, **options: Any) -> dict[str, RaceResult]:
+        known = race(work, models, *rest, **options)
+        first = known[next(iter(models))].timed
+        assert first is not None
+        return {
+            name: result
+            if name == FLOAT_RUN or result.timed is None
+            else RaceResult(
+                replace(
+                    first,
+                    wall=first.wall.times(factors.get(name, 1.0)),
+                    kernels={kernel: factors.get(name, 1.0) * took for kernel, took in first.kernels.items()},
+                ),
+                errors.get(name, result.error),
+            )
+            for name, result in known.items()
+        }
+
+    monkeypatch.setattr(module, "race", scripted)
+
+
+def test_a_limit_of_half_the_error_allows_half_the_gain() -> None:
+    assert expected_s(10.0, 4.0, error=0.01, limit=0.01) == 4.0
+    assert expected_s(10.0, 4.0, error=0.02, limit=0.01) == 7.0
+    assert expected_s(10.0, 14.0, error=0.02, limit=0.01) == 12.0
+
+
+def test_where_int8_is_faster_plans_are_made(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    raced(monkeypatch, {INT8: 0.5}, {INT8: 0.001})
+    result = screen(work, None, 0.01, Metric())
+    assert (result.planned, result.home, result.why) == ((ORT,), ORT, "")
+    assert result.profile is not None and not any(run.mixed for run in result.profile.runs)
+    (int8,) = [row for row in result.forms if row.variant.form == INT8]
+    assert int8.kept and int8.seconds is not None and int8.float_s is not None
+    assert int8.seconds == pytest.approx(0.5 * int8.float_s)
+    assert {str(HERE)} <= {row.variant.scheme for row in result.schemes}
+    assert [row.kept for row in result.schemes].count(True) == 1
+
+
+def test_where_no_kernel_is_faster_no_plan_is_made_and_float_is_profiled(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms = ("int8-weights", "int8-dynamic", "int4-weights")
+    raced(monkeypatch, {INT8: 3.0, **dict.fromkeys(forms, 2.0)}, {})
+    result = screen(work, None, 0.01, Metric())
+    assert (result.planned, result.home, result.schemes) == ((), ORT, ())
+    assert result.why.startswith("int8 is slower here: about ")
+    assert result.profile is not None
+    assert {run.name for run in result.profile.runs} >= {FLOAT_RUN, INT8}
+    # Blocks that must be int8 are planned all the same.
+    assert screen(work, None, 0.01, Metric(), is_forced=True).planned == (ORT,)
+
+
+def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    raced(monkeypatch, {INT8: 0.5}, {INT8: 0.5})
+    wanted = Scheme(activation_symmetry="symmetric", per_channel=False)
+    result = screen(work, wanted, 0.01, Metric())
+    assert (result.scheme, result.schemes) == (wanted, ())
+    assert {row.variant.form for row in result.forms} == {INT8}
+
+
+def test_of_equally_fast_schemes_the_most_accurate_wins(few_digits: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    work = Model(few_digits.model, few_digits.data, threads=1, runtime=OPENVINO).at(LITTLE)
+    signed = replace(HERE, activation="s8", activation_symmetry="symmetric")
+    for seconds, error, best in ((0.5, 0.001, signed), (0.4, 0.003, signed), (0.9, 0.001, HERE)):
+        raced(monkeypatch, {INT8: 0.5, str(signed): seconds}, {INT8: 0.002, str(signed): error})
+        result = screen(work, None, 0.01, Metric())
+        assert replace(result.scheme, uncalibrated=()) == best
+        assert {row.variant.scheme: row.kept for row in result.schemes} == {
+            str(HERE): best == HERE,
+            str(signed): best == signed,
+        }
+
+
+def test_weights_of_seven_bits_are_used_where_sums_saturate_or_may_elsewhere(work: Work) -> None:
+    assert screen(work, None, 1.0, Metric(), is_forced=True).scheme.reduced_range == SATURATES
+    assert screen(work, None, 1.0, Metric(), is_forced=True, is_narrow=True).scheme.reduced_range
+
+
+def test_a_portable_plan_refuses_a_scheme_that_may_saturate(few_digits: Case) -> None:
+    portable = Model(few_digits.model, few_digits.data, threads=1, runtime=ORT, portable=True)
+    with pytest.raises(BadOption, match="`portable` excludes `scheme` qdq-u8s8-asym-pc"):
+        screen(portable, DEFAULT_SCHEME, 0.01, Metric())
+
+
+def test_where_no_block_can_be_int8_no_plan_is_made_and_the_reason_is_said() -> None:
+    g = Sketch()
+    proto = g.model(g.rename(g.op("Softmax", g.input("x", 1, 8)), "y"))
+    rows = np.random.default_rng(0).standard_normal((16, 1, 8)).astype(np.float32)
+    result = screen(Model(proto, {"x": rows}, runtime=ORT).at(LITTLE), None, 0.01, Metric())
+    assert (result.planned, result.schemes, result.forms) == ((), (), ())
+    assert result.why
+    assert result.profile is not None
+
+
+def test_a_model_that_does_not_run_in_float_is_no_schemes_fault(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Work, models: Any, *__: Any, **___: Any) -> Any:
+        raise BadModel(f"{next(iter(models))}: no kernel")
+
+    monkeypatch.setattr(module, "race", refuse)
+    with pytest.raises(BadModel, match="no kernel"):
+        screen(work, None, 0.01, Metric())
+
+
+def test_a_form_counts_only_where_plans_are_made() -> None:
+    def row(form: str, place: str) -> Measurement:
+        return Measurement(Variant(place, form, blocks=3), 1.0, 2.0, 0.01, 1.0, kept=True)
+
+    rows = (row("int8-weights", OPENVINO), row("int8-dynamic", ORT))
+    judged, names = module._kept(rows, [OPENVINO], uncalibrated_forms(SATURATES))
+    assert names == ("w8",)
+    assert [each.kept for each in judged] == [True, False]
+
+
+@pytest.mark.whole
+def test_a_search_that_cannot_gain_ends_early_and_its_workspace_is_whole(
+    few_digits: Case, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms = ("int8-weights", "int8-dynamic", "int4-weights")
+    raced(monkeypatch, {INT8: 3.0, **dict.fromkeys(forms, 2.0)}, {})
+    result = taglio.optimize(few_digits.model, few_digits.data, max_error=0.01, effort=LITTLE, threads=1, runtime=ORT)
+    assert result.error is None and not result.plan.assignment()
+    assert result.table is not None
+    assert any(note.startswith("int8 is slower here") for note in result.table.notes)
+    assert not {"profile", "error"} & {*result.table.stage_seconds}
+    result.save(tmp_path / "out")
+    again = taglio.load(tmp_path / "out")
+    assert again.error is None and again.plan == result.plan
+    monkeypatch.undo()
+    model, _ = stages.error(tmp_path / "out")
+    assert (tmp_path / "out" / "error.json").exists() and model.subsets
+
+
+def test_an_lstms_form_gains_beside_int8_and_a_products_form_instead_of_it() -> None:
+    def row(form: str, score_s: float) -> Measurement:
+        return Measurement(Variant(ORT, form, blocks=1), score_s, 10.0, 0.01, score_s, kept=True)
+
+    g = Sketch(8)
+    matrices = [g.constant(g.rng.uniform(-1, 1, (1, 256, 64))) for _ in range(2)]
+    g.op("LSTM", g.input("x", 12, 1, 64), *matrices, hidden_size=64)
+    recurrent = g.model(g.rename("lstm0_out", "y"))
+    product = Sketch(8)
+    y = product.op("MatMul", product.input("x", 1, 64), product.constant(product.rng.normal(0, 1, (64, 64))))
+    for proto, shape, best_s in (
+        (recurrent, (12, 12, 1, 64), 4.0),
+        (product.model(product.rename(y, "y")), (12, 1, 64), 6.0),
+    ):
+        data = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+        work = Model(proto, data, threads=1, runtime=ORT).at(LITTLE)
+        screening = module._Screening(work, None, 0.01, Metric(), is_narrow=SATURATES)
+        scores = screening._scores([row(INT8, 8.0), row("int8-dynamic", 6.0)], 10.0)
+        assert min(scores) == pytest.approx(best_s)
