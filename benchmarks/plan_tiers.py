@@ -28,10 +28,11 @@ from cases import markdown, write
 from plan_networks import workload
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
-from taglio.cluster.planning.place import Answer, place
+from taglio.cluster.planning.place import Answer, Planner, place
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
 from taglio.cluster.planning.workload import parse_objective
+from taglio.plan.result import GAP
 
 MOST_APART = 40
 # Speed beside the camera's, and links: Mbit/s, ms.
@@ -84,7 +85,10 @@ def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any
     profiles = {device.name: work.profiles[device.like or device.name] for device in cluster.devices}
     works, aim = [replace(work, profiles=profiles)], parse_objective("throughput")
     begun, busy_s = time.perf_counter(), time.process_time()
-    answer = place(works, cluster, aim, time_limit_s=time_limit_s, replicas=way == "grouped")
+    if way == "grouped":
+        answer = place(works, cluster, aim, time_limit_s=time_limit_s)
+    else:
+        answer = Planner(works, cluster, aim, None, GAP, time_limit_s).answer(why=True)
     took_s, busy_s, (plan,) = time.perf_counter() - begun, time.process_time() - busy_s, answer.plans
     machines = plan.machines()
     beyond = [usage for usage in plan.usage if usage.device != cluster.start]

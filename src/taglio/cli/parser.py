@@ -175,16 +175,13 @@ COMMANDS = (
         "cluster start",
         "devices:start",
         "start a device here (the first with --head) and wait until it has joined the cluster",
-        "--name --head --address --host --port --threads --memory-mb --token --tls",
+        "--name --head --address --host --port --threads --token --tls",
         {
             "--name": {**_DEVICE, "required": True},
             "--head": option("start the cluster; other devices join this one", action="store_true"),
             "--address": option("address of the head to join", metavar="HOST:PORT"),
-            "--host": option("address to listen on (default 127.0.0.1: this machine only)"),
+            "--host": option("address to listen on (default 127.0.0.1: this machine only)", default="127.0.0.1"),
             "--port": option("port of the head (default 6379)", type=port, default=6379),
-            "--memory-mb": option(
-                "memory for tensors in transit, in MB, at least 80 (default 200)", type=positive, default=200
-            ),
             "--token": option(
                 "file with the secret shared by all devices (default ~/.ray/auth_token; the head creates it)",
                 type=Path,
@@ -239,13 +236,13 @@ COMMANDS = (
     Command(
         "export",
         "flow:export",
-        "write deploy/ as a model repository of Triton or OpenVINO Model Server, or copy it unchanged",
+        "write deploy/ as a model repository of Triton or OpenVINO Model Server",
         "folder --layout target",
         {
             "--layout": option(
-                "plain (default: a copy of deploy/), triton or ovms; refused if the server would answer differently",
-                choices=("plain", "triton", "ovms"),
-                default="plain",
+                "triton or ovms; refused if the server would answer differently",
+                choices=("triton", "ovms"),
+                required=True,
             ),
             "target": option("new directory to write", type=Path, metavar="DIR"),
         },

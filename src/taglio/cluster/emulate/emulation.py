@@ -24,9 +24,6 @@ from taglio.cluster.emulate.record import Place, Record
 from taglio.errors import BadOption
 from taglio.progress import Progress, reported
 
-_MOST_DEVICES = 254
-_PATIENCE_S, _REMOVAL_S = 10.0, 30.0
-_PORT, _START_S = 6379, 180.0  # of the head, and for a device to start
 # Join the control group last, so that starting up does not use its quota.
 _JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
@@ -108,7 +105,7 @@ class Running:
     def _order(self, links: line.Order) -> None:
         """Send new link settings, and wait until they apply. Raises CannotEmulate if the process has died."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(_PATIENCE_S)
+            connection.settimeout(10.0)
             try:
                 connection.connect(str(self.record.control))
                 connection.send(msgspec.json.encode(links))
@@ -188,7 +185,7 @@ class Emulation(Running):
         """Kill everything that runs in it and remove it."""
         if hasattr(self, "_line"):
             self._line.stdin and self._line.stdin.close()
-            self._line.wait(_REMOVAL_S)
+            self._line.wait(timeout=30.0)
         record.remove(self.record)  # if the process did not start, or has died
 
     @contextmanager
@@ -219,8 +216,8 @@ def processors(cluster: Cluster) -> float:
 
 def _planned(cluster: Cluster, file: Path) -> Record:
     """The record of an emulation to create: the names of everything in it."""
-    if len(cluster.devices) > _MOST_DEVICES:
-        raise CannotEmulate(f"{len(cluster.devices)} devices: at most {_MOST_DEVICES} can be emulated")
+    if len(cluster.devices) > 254:  # the addresses of one network
+        raise CannotEmulate(f"{len(cluster.devices)} devices: at most 254 can be emulated")
     place = quota.hierarchy()
     assert place is not None
     pid = os.getpid()
@@ -250,7 +247,7 @@ def start_devices(emulation: Emulation, progress: Progress | None = None) -> Non
 def start_device(emulation: Emulation, name: str) -> "subprocess.Popen[str]":
     """Begin to start one device; it is up when the returned process exits with 0."""
     head = emulation.cluster.start
-    role = ["--head"] if name == head else ["--address", f"{emulation.addresses[head]}:{_PORT}"]
+    role = ["--head"] if name == head else ["--address", f"{emulation.addresses[head]}:6379"]
     words = [
         sys.executable, "-m", "taglio", "cluster", "start", "--name", name, *role, "--host", emulation.addresses[name],
         "--threads", str(emulation.cluster.device(name).threads),
@@ -261,10 +258,10 @@ def start_device(emulation: Emulation, name: str) -> "subprocess.Popen[str]":
 
 def _wait(name: str, process: "subprocess.Popen[str]") -> None:
     try:
-        said = process.communicate(timeout=_START_S)[1].strip().splitlines()
-    except subprocess.TimeoutExpired:
+        said = process.communicate(timeout=180.0)[1].strip().splitlines()
+    except subprocess.TimeoutExpired as late:
         process.kill()
-        said = [f"not started after {_START_S:.0f} s"]
+        said = [f"not started after {late.timeout:.0f} s"]
     if process.returncode != 0:
         why = said[-1] if said else f"exit code {process.returncode}"
         raise CannotEmulate(f"{name}: {why.removeprefix('taglio: ')} (--bare emulates only the network)")

@@ -26,12 +26,7 @@ import msgspec
 
 from taglio.cluster.emulate import record
 
-# Size of a link's queue: deep enough that TCP reaches its own window first (the kernel's largest is 6 MB), because a
-# lost packet would be measured as the engine's time.
-QUEUE_BYTES = 16_000_000
 LARGEST_PACKET = 65_535
-AT_ONCE = 16  # packets read from one device before the next device's turn
-VERSION_4 = 4
 DONE = b"done"  # the answer to an order
 
 
@@ -95,13 +90,13 @@ class Line:
             self.queues.setdefault((way.source, way.target), _Queue(way)).way = way
 
     def take(self, index: int) -> None:
-        """Read the packets that device `index` has sent, and queue them."""
-        for _ in range(AT_ONCE):
+        """Read packets that device `index` has sent, and queue them: at most 16 before the next device's turn."""
+        for _ in range(16):
             try:
                 packet = os.read(self.devices[index], LARGEST_PACKET)
             except OSError:  # no more packets, or the interface is not up yet
                 return
-            if packet[0] >> 4 == VERSION_4:
+            if packet[0] >> 4 == 4:  # IP version 4
                 path = self.paths.get((index, packet[19] - 1))  # the last byte of its destination address
                 if path is not None:
                     self.queue(time.monotonic(), packet, path, 0)
@@ -110,7 +105,9 @@ class Line:
         """Queue a packet on link number `hop` of its path."""
         link = path[hop][0]
         start_s, way = max(now_s, link.free_s), link.way
-        if way.cut or (start_s - now_s) * way.bandwidth_bytes_per_s > QUEUE_BYTES:
+        # A full queue drops the packet. It is so long that TCP reaches its own window first (the kernel's largest is
+        # 6 MB), because a lost packet would be measured as the engine's time.
+        if way.cut or (start_s - now_s) * way.bandwidth_bytes_per_s > 16_000_000:
             return
         link.free_s = start_s + len(packet) / way.bandwidth_bytes_per_s
         self.number += 1

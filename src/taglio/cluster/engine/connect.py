@@ -23,8 +23,6 @@ from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory
 
 _PATIENCE_S = 60.0
-# Ray waits silently for a lost head, and ends the process after two minutes.
-_HEAD_PATIENCE_S, _HEAD_ANSWER_S = 60.0, 5.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -96,9 +94,10 @@ class Connection:
         return addresses(self._nodes())
 
     def _nodes(self) -> list[dict[str, Any]]:
-        head, end = split(self.here.address), time.monotonic() + _HEAD_PATIENCE_S
+        # Ray waits silently for a lost head, and ends the process after two minutes.
+        head, end = split(self.here.address), time.monotonic() + _PATIENCE_S
         if not _answers(head):
-            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", self.here.address, _HEAD_PATIENCE_S)
+            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", self.here.address, _PATIENCE_S)
             while not _answers(head):
                 if time.monotonic() > end:
                     raise HeadLost(self.here.address)
@@ -165,7 +164,7 @@ def _own_sigterm() -> Iterator[None]:
 
 def _answers(address: Address) -> bool:
     try:
-        socket.create_connection(address, timeout=_HEAD_ANSWER_S).close()
+        socket.create_connection(address, timeout=5.0).close()
     except OSError:
         return False
     return True

@@ -25,8 +25,6 @@ from taglio.progress import Progress
 
 # Requests in flight per device at most: each has its threads on every device.
 MOST_LANES = 32
-_PATIENCE_S = 120.0
-_PINGS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +61,12 @@ class Deployment:
 class Calls:
     """An actor's methods as plain methods that wait for the result."""
 
-    def __init__(self, actor: Any, patience_s: float = _PATIENCE_S) -> None:
-        self._actor, self._patience_s = actor, patience_s
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._actor, name)
-        return lambda *given: ray().get(method.remote(*given), timeout=self._patience_s)
+        return lambda *given: ray().get(method.remote(*given), timeout=120.0)
 
 
 def deploy(connection: Connection, planned: Planned, lanes: int) -> Deployment:
@@ -168,8 +166,9 @@ def send(host: Any, files: Mapping[str, Path], progress: Progress | None = None)
 
 
 def _clock(host: Any) -> Clock:
+    """The clock by the shortest of fifty round trips."""
     trips = []
-    for _ in range(_PINGS):
+    for _ in range(50):
         before = time.monotonic()
         there = host.call(time.monotonic)
         after = time.monotonic()

@@ -22,9 +22,6 @@ from taglio.cluster.engine.replan import Planned, replan
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Limits, Plan
 
-_LOOK_S = 2.0
-_REST_S = 10.0
-_CLOSING_S = 10.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -62,7 +59,7 @@ class Recovery:
 
     def recover(self, reason: str) -> Pipeline:
         """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
-        if there are none, or no plan keeps the limits; until something changes, the same again for a while without
+        if there are none, or no plan keeps the limits; until something changes, the same again for ten seconds without
         another look."""
         self._drop_prepared()  # it was made for a cluster that no longer exists
         self._connection.renew()
@@ -73,7 +70,7 @@ class Recovery:
         except HeadLost:  # it has been waited for
             raise
         except BadDevice as error:
-            self._refused = self._there(), time.monotonic() + _REST_S, error
+            self._refused = self._there(), time.monotonic() + 10.0, error
             raise
 
     def _recovered(self, reason: str) -> Pipeline:
@@ -121,10 +118,10 @@ class Recovery:
         return frozenset(name for name, up in self._connection.alive().items() if up), self._links.lost()
 
     def watch(self) -> None:
-        """At intervals, look whether the lost devices and links are back; if so, deploy the first plan beside the
+        """Every two seconds, look whether the lost devices and links are back; if so, deploy the first plan beside the
         running one."""
         now = time.monotonic()
-        if self.running is self._first or self.ready() or self._deploying or now - self._looked_s < _LOOK_S:
+        if self.running is self._first or self.ready() or self._deploying or now - self._looked_s < 2.0:
             return
         self._looked_s = now
         if self._whole(self._first):
@@ -141,7 +138,7 @@ class Recovery:
         """Stop watching links and deploying the first plan."""
         self._links.close()
         if self._deploying is not None:
-            self._deploying.join(_CLOSING_S)
+            self._deploying.join(timeout=10.0)
         self._drop_prepared()
 
     def _drop_prepared(self) -> None:

@@ -45,12 +45,8 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.transaction import held
 
 CLUSTER_RUN = "cluster-run"
-# Longest wait for an answer: the larger of this and a multiple of the prediction.
 _PATIENCE_S = 15.0
-_PATIENCE = 20.0
 _WARMUP = 3
-# Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
-_SUSTAINED_S, _OFF = 1.0, 0.1
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
@@ -93,8 +89,8 @@ def _needed_lanes(plan: Plan) -> int:
 
 
 def patience_s(plan: Plan) -> float:
-    """How long to wait for an answer before its pipeline counts as broken."""
-    return max(_PATIENCE_S, _PATIENCE * plan.predicted_latency_s.value)
+    """How long to wait for an answer before its pipeline counts as broken: 20 times as long as predicted, or more."""
+    return max(_PATIENCE_S, 20.0 * plan.predicted_latency_s.value)
 
 
 def run_on_cluster(
@@ -199,13 +195,14 @@ def _of_rate(planned: Planned, lanes: int) -> Iterator[str]:
 
 
 def too_short(runs: int, took_s: float, ratio: float) -> str | None:
-    """A note on a run that deviates from its prediction and is too short for CPU quotas to average out; else None."""
-    if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
+    """A note on a run that deviates by a tenth from its prediction and is too short for CPU quotas to average out: less
+    than ten periods of Linux's quotas, a second. Else None."""
+    if took_s >= 1.0 or abs(ratio - 1.0) <= 0.1:
         return None
     return (
         f"{plural(runs, 'request')} took {took_s:.2g} s in all, too short to compare with the steady-state prediction: "
         "under a CPU quota, so few run at full speed or in a single pause; "
-        f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} runs take longer than a second"
+        f"{math.ceil(1.5 * runs / took_s)} runs take longer than a second"
     )
 
 

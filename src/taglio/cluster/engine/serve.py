@@ -16,7 +16,6 @@ from taglio.cluster.engine.recover import Recovery
 from taglio.errors import BadDevice, TaglioError, plural, with_kind
 
 Feed = Mapping[str, np.ndarray]
-_ATTEMPTS = 5
 # Most steps of a session, and bytes of inputs of all, kept to replay them if a device is lost with their states.
 _REPLAYED, _REPLAYED_BYTES = 20_000, 100_000_000
 # Progress lines; the same information is in the result.
@@ -231,8 +230,8 @@ class Server:
         begun, self._reason, self._broken = time.monotonic(), reason, True
         for request in self._waiting:  # their numbers were the broken pipeline's
             request.flight = None
-        if self._waiting and (first := self._waiting[0]).attempts >= _ATTEMPTS:
-            first.refused = BadDevice(f"request {first.request} failed {_ATTEMPTS} times; last error: {reason}")
+        if self._waiting and (first := self._waiting[0]).attempts >= 5:
+            first.refused = BadDevice(f"request {first.request} failed {first.attempts} times; last error: {reason}")
         left = [request for request in self._waiting if request.refused is None]
         if not left:
             return

@@ -164,10 +164,6 @@ def never(device: Device, block: Block) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in device.never for name in names)
 
 
-# Upper end of a latency limit that is used up before any block runs: impossible to keep, but positive.
-_LEAST_S = 1e-9
-
-
 def request_shares(workloads: Sequence[Workload]) -> np.ndarray:
     """Each model's share of all requests; equal shares if no rates are given."""
     rates = np.array([1.0 if workload.rate_per_s is None else workload.rate_per_s for workload in workloads])
@@ -194,8 +190,9 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, objective: Object
         mask = np.eye(models)[index]
         name = f" of {workload.name}" if models > 1 else ""
         per_s, per_joule = (float(shares[index]) * weight for weight in (objective.latency, objective.energy))
-        # The start device's fixed cost per request is subtracted from a limit.
-        latest_s = max(_upper(workload.limits.max_latency_s) - request_s, _LEAST_S)
+        # The start device's fixed cost per request is subtracted from a limit. A limit that it uses up is impossible to
+        # keep, but stays positive.
+        latest_s = max(_upper(workload.limits.max_latency_s) - request_s, 1e-9)
         most_joules = _upper(workload.limits.max_energy_joules)
         quantities.append(Resource(f"latency{name}", np.ones(count), delay, per_byte, mask, per_s, latest_s, LATENCY))
         quantities.append(Resource(f"energy{name}", watts, no_links, joules, mask, per_joule, most_joules, ENERGY))

@@ -17,7 +17,6 @@ from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind, Proble
 
 # "Forbidden" in tables: far above any sum of costs, yet small enough that differences keep their digits.
 BIG = 1e9
-KINDS = 3
 # Rounding tolerance of a limit.
 TOLERANCE = 1e-6
 

@@ -31,28 +31,8 @@ from taglio.cluster.planning.schedule import Scheduler
 from taglio.cluster.planning.simulate import simulate
 from taglio.cluster.planning.workload import Objective
 
-# Placements kept in the pool, the least relative difference between two of them, and the batch size: per block, and
-# at most.
-POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
-# Share of the request's cost that each component and each copy sent must gain.
-_WORTH = 3e-4
-# Probability that a batch uses a new block order, and that the order is entirely new, not only changed for one block.
-_NEW_ORDER, _ALL_NEW = 0.5, 0.3
-# Placements of a batch that are simulated.
-_SIMULATED = 8
-# Mean number of blocks in a run of blocks; most changes to one placement.
-_RUN, _CHANGES = 8.0, 3
-# Rounds without improvement before a pool is replaced (at most: no more than there are blocks), pools without
-# improvement before the search ends, and placements of each pool that are offered.
-_PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
-# Share of the time for the evolutionary search; the rest is for merging components.
-_EVOLVING = 0.95
-# Largest value, relative to the best placement's, at which merging components is tried.
-_MERGE_UP_TO = 1.3
-# Most pairs of labels at the two ends of an edge, summed over edges: more take too much memory (0.2 kB each).
-_MOST_PAIRS = 3_000_000
-# Prices tried for a limit, as shares of the request's cost.
-_PRICES = (0.0, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+# Placements kept in the pool.
+POOL = 30
 
 
 def shorten(
@@ -71,10 +51,11 @@ def shorten(
     search = Search(assembled, objective)
     for totals in start:
         search.offer(totals)
-    if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
+    # A pair of labels at the two ends of an edge takes 0.2 kB.
+    if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= 3_000_000:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = lower_bound(tables, objective.latency * search.shares, least)
-        evolve(search, tables, started_s + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
+        evolve(search, tables, started_s + 0.95 * time_limit_s, good_enough=bound / (1.0 - gap))
         search.polish(started_s + time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
@@ -129,8 +110,9 @@ class Search:
         return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
 
     def offer(self, totals: Totals) -> None:
-        """Keep a placement if it is within the limits and, once its components are merged, the best so far."""
-        if self.kept(totals) and (value := self.worth(totals)) <= _MERGE_UP_TO * self.value:
+        """Keep a placement if it is within the limits and, once its components are merged, the best so far. Merging is
+        tried up to 1.3 times the best value."""
+        if self.kept(totals) and (value := self.worth(totals)) <= 1.3 * self.value:
             totals, value = self._merged(totals, value)
             if value < self.value:
                 self.best, self.value = totals, value
@@ -197,8 +179,8 @@ class Pool:
         # Block orders, by model.
         self.orders = [[list(range(len(nodes))) for nodes in self.models]]
 
-    def add(self, labels: np.ndarray, order: int = 0, most: int = _SIMULATED) -> None:
-        """Simulate the best of these placements (placement, node), and keep those that are among the pool's best."""
+    def add(self, labels: np.ndarray, order: int = 0, most: int = 8) -> None:
+        """Simulate the `most` best of these placements (placement, node), and keep those among the pool's best."""
         values, factors, levels = self._replayed(labels, order)
         ranks = values * factors
         worst = self.members[-1].rank if len(self.members) == POOL else inf
@@ -230,7 +212,7 @@ class Pool:
             best = self.members[0].rank
             if best <= good_enough:
                 return
-            if self.random.random() < _NEW_ORDER:
+            if self.random.random() < 0.5:
                 self.orders.append(self._new_order())
                 order = len(self.orders) - 1
             else:
@@ -239,7 +221,7 @@ class Pool:
             stalled = 0 if self.members[0].rank < best * (1.0 - 1e-6) else stalled + 1
 
     def _new_order(self) -> list[list[int]]:
-        if self.random.random() < _ALL_NEW:
+        if self.random.random() < 0.3:
             return [replay.order(self.random) for replay in self.replays]
         before = self.orders[self._better().order]
         return [replay.hastened(order, self.random) for replay, order in zip(self.replays, before, strict=True)]
@@ -259,7 +241,8 @@ class Pool:
         over = (sums[:, 1:] > self.uppers).any(axis=1) | (noise > limits).any(axis=1) | (latency >= NEVER * 1e-3)
         value = np.where(over, inf, search.objective.latency * latency + sums[:, 0])
         handled = sum(replayed.copies + replayed.component.max(axis=1) for replayed in played)
-        return value, 1.0 + _WORTH * handled, np.concatenate([replayed.component for replayed in played], axis=1)
+        # Each component and each copy sent must gain this share of the request's cost.
+        return value, 1.0 + 3e-4 * handled, np.concatenate([replayed.component for replayed in played], axis=1)
 
     def _totals(self, labels: np.ndarray, levels: np.ndarray) -> Totals:
         copies = np.zeros((len(self.problem.values), len(self.problem.devices)), dtype=np.intp)
@@ -270,10 +253,10 @@ class Pool:
     def _changed(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         """Changed copies of placements in the pool, better ones more often."""
         random = self.random
-        count = min(_BATCH, _EACH * len(self.problem.nodes))
+        count = min(400, 20 * len(self.problem.nodes))
         labels = np.array([self._better().labels for _ in range(count)])
         for row in labels:
-            for _ in range(1 + int(random.integers(_CHANGES) * random.random())):
+            for _ in range(1 + int(random.integers(3) * random.random())):
                 nodes = self._part(order)
                 draw = random.random()
                 if draw < 0.65:  # to another device
@@ -292,29 +275,30 @@ class Pool:
         return self.members[int(place) % len(self.members)]
 
     def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
+        """A group of nodes, a run of eight blocks on average, or one block."""
         random = self.random
         draw = random.random()
         if draw < 0.5:
             return np.asarray(np.flatnonzero(self.groups[int(random.integers(len(self.groups)))]))
         model = int(random.integers(len(order)))
         first, own = int(random.integers(len(order[model]))), order[model]
-        size = 1 + (int(random.exponential(_RUN)) if draw < 0.8 else 0)
+        size = 1 + (int(random.exponential(8.0)) if draw < 0.8 else 0)
         return self.models[model].start + np.array(own[first : first + size])
 
 
 def _level(value: float) -> int:
-    """Values with the same level are nearly the same."""
-    return round(float(np.log(max(value, 1e-12))) / _APART)
+    """Values with the same level are nearly the same: they differ by less than 0.2 %."""
+    return round(float(np.log(max(value, 1e-12))) / 2e-3)
 
 
 def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
     """Evolve the search's best placement and the placements on one device, and offer it the results. Pools run in turn,
-    each until it stops improving, because their results differ by several percent."""
+    each until it stops improving, because their results differ by several percent, until four in turn bring nothing."""
     seed = fruitless = 0
-    while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
+    while search.value > good_enough and fruitless < 4 and time.perf_counter() < deadline:
         pool, before = _begun(search, tables, seed), search.value
-        pool.run(deadline, min(_PATIENCE, len(search.problem.nodes)), good_enough=good_enough)
-        for member in pool.members[:_OFFERED]:
+        pool.run(deadline, min(60, len(search.problem.nodes)), good_enough=good_enough)
+        for member in pool.members[:4]:
             search.offer(member.totals)
         seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
 
@@ -386,7 +370,7 @@ def path_bounds(table: Timetable) -> np.ndarray:
     unit = abs(float(best[0]))  # negative where changes of type spare more than the longest path takes
     for index in bounded.tolist():
         priced = []
-        for share in _PRICES:
+        for share in (0.0, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0):
             prices[index] = share * unit / max(uppers[index], 1e-9)
             lengths = paths.longest(prices) - float(prices[bounded] @ uppers[bounded])
             best = np.maximum(best, lengths)

@@ -24,9 +24,6 @@ from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
 
-# A limit is binding above this share of it.
-_BINDING = 0.97
-
 
 def describe(
     assembled: Assembled,
@@ -260,8 +257,8 @@ def _usage(
 
 
 def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:
-    """Binding limits, each with the share of it that is used."""
+    """Limits of which 97 % or more are used, each with that share."""
     amounts = np.concatenate([[totals.objective], totals.resources, totals.noises, totals.peak_bytes])
     rows = (row for row in Costs(assembled.problem).rows if row.upper > 0.0)
     shares = ((row.name, float(amounts[row.column]) / row.unit) for row in rows)
-    return tuple(f"{name}: {share:.1%} of its limit" for name, share in shares if share >= _BINDING)
+    return tuple(f"{name}: {share:.1%} of its limit" for name, share in shares if share >= 0.97)

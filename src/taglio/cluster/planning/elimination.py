@@ -13,9 +13,8 @@ from math import prod
 
 import numpy as np
 
-# Most entries of one table, and of all tables together (half a gigabyte).
+# Most entries of one table.
 LARGEST_TABLE = 4e7
-_ALL_TABLES = 6e7
 
 
 class TooWide(Exception):
@@ -43,7 +42,7 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGE
             around = neighbours[node]
             size = sizes[node] * prod(sizes[other] for other in around)
             spent += size
-            if size > limit or spent > min(10 * limit, _ALL_TABLES):
+            if size > limit or spent > min(10 * limit, 6e7):  # of all tables: half a gigabyte
                 raise TooWide(f"{size:.2g} entries for a block with {len(around)} neighbours")
             for neighbour in around:
                 neighbours[neighbour] |= around

@@ -34,9 +34,6 @@ from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, l
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.result import GAP, Plan, Status
 
-# Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
-_GIVE = 1e-3
-_ROUNDS = 6
 _TOO_CLOSE = (
     "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
@@ -45,8 +42,6 @@ _TOO_CLOSE = (
 _SPARING_SHARE = 0.1
 # Share of the time for a stream that is spent on a plan for fewer devices, where the search starts.
 _FEWER_SHARE = 0.3
-# Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
-_STARTING_SHARE = 0.15
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
 _FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 
@@ -105,15 +100,14 @@ def place(
     running: Running | None = None,
     gap: float = GAP,
     time_limit_s: float = 20.0,
-    replicas: bool = True,
 ) -> Answer:
     """The best plans found within `gap` or `time_limit_s`, checked. If the objective is throughput or a required rate
-    cannot be reached without them, there may be `replicas`. Raises Infeasible with limits that contradict each other,
+    cannot be reached without them, there may be replicas. Raises Infeasible with limits that contradict each other,
     or if no plan was found that keeps limits on energy or rates including the overhead of components."""
-    planner = _Asked(workloads, cluster, objective, running, gap, time_limit_s)
+    planner = Planner(workloads, cluster, objective, running, gap, time_limit_s)
     streamed = objective.kind == "throughput"
     stateful = any(block.state_bytes for workload in workloads for block in workload.graph.blocks)
-    may_replicate = replicas and not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
+    may_replicate = not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
     groups = alike(workloads, cluster) if may_replicate else ()
     if not groups:
         return planner.answer(why=True)
@@ -147,7 +141,7 @@ def place(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class Planner:
     """One call of `place`, for devices that all run components of their own."""
 
     workloads: Sequence[Workload]
@@ -165,7 +159,7 @@ class _Asked:
             raise shortfall
         upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
         uppers = dict(upper_of)
-        for number in range(_ROUNDS):
+        for number in range(6):
             try:
                 answer = self.under(uppers)
             except Undecided:
@@ -278,7 +272,7 @@ class _Asked:
             return replace(shortest, value=value, bound=bound)
         # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
         # limits.
-        least_s = _STARTING_SHARE * time_limit_s
+        least_s = 0.15 * time_limit_s
         placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
         totals = _totals(unlimited.problem, placed)
         if totals is None:
@@ -296,9 +290,9 @@ class _Asked:
         )
         return answer if within_limits else None
 
-    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = _GIVE) -> Answer:
-        """The best answer found by `later` among those that lose no more than the share `give` of the first objective;
-        `answer` itself if none is better."""
+    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = 1e-3) -> Answer:
+        """The best answer found by `later` among those that lose no more than the share `give` of the first objective
+        (0 would forbid all but one plan, by rounding); `answer` itself if none is better."""
         first, assembled, room = self.objective, answer.assembled, 1.0 + give
         limited_kind = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
         bounded = [
@@ -394,7 +388,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
         left_s = max(0.1, deadline - time.perf_counter())
         try:
             uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
-            return _Asked(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
+            return Planner(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
         except (BadOption, Undecided):
             return False
 

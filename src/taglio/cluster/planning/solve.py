@@ -31,18 +31,10 @@ from taglio.plan.highs import Quiet
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
-# Multipliers are improved until the possible gain is below this multiple of the gap: for split and for exact tables.
-_ROUGH, _FINE = 3.0, 0.15
 # Relative distance above the bound of split tables within which labels are kept for exact tables.
 _SLACKS = (0.015, 0.06, 0.25, np.inf)
-# In a graph too wide to eliminate, one answer in this many is improved.
-_EVERY = 20
-# Share of branching time that may go to improving its answers.
-_IMPROVING_SHARE = 0.25
-# Gaps above the bound within which branching first searches for plans, and the factor by which that grows each time.
-_AIM, _FURTHER = 0.9, 2.0
-# Rounds of local search; the gap of the copies, and the most choices among which HiGHS looks for them.
-_ROUNDS, _COPIES_GAP, _MOST_CHOICES = 12, 1e-4, 1e5
+# Rounds of local search.
+_ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +180,7 @@ class _Search:
     def _by_prices(self, rough: Relaxation) -> None:
         """Find bound and plans by prices."""
         everything = self.alive
-        self._price(rough, 1.0 if rough.exact else _ROUGH)
+        self._price(rough, 1.0 if rough.exact else 3.0)
         for slack in _SLACKS:
             # A given plan beyond this slack but near: the labels that it needs are kept right away.
             above = self.objective * (1.0 - self.gap) - self.bound
@@ -202,7 +194,7 @@ class _Search:
             relaxation = rough
             if not rough.exact:
                 relaxation = tightest(self.costs, self.alive)
-                self._price(relaxation, _FINE)
+                self._price(relaxation, 0.15)
             if not self._over() and (self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]):
                 self._find(relaxation)
             # The labels kept contain a plan cheaper than the threshold, and hence every better one.
@@ -227,7 +219,7 @@ class _Search:
             self.bound = max(self.bound, value)
             account = costs.account(priced, labels)
             self._keep(account)
-            if relaxed.calls % _EVERY == 1:
+            if relaxed.calls % 20 == 1:  # one answer in twenty is improved
                 for start in [labels, self.labels] if len(self.labels) else [labels]:
                     self._improve(start, self.multipliers, self.alive)
             goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
@@ -256,11 +248,11 @@ class _Search:
     def _find(self, relaxation: Relaxation) -> None:
         """Find plans within the limits: branch for plans just above the bound, then further up."""
         relaxation.run(self.costs.price(self.multipliers))
-        marginals, aim = relaxation.marginals(), _AIM
+        marginals, aim = relaxation.marginals(), 0.9  # in gaps above the bound
         while not self._over() and self.bound < self.floor:
             if not self._branch(marginals, self.bound + aim * self.gap * abs(self.bound)):
                 return
-            aim *= _FURTHER
+            aim *= 2.0
 
     def _improve(self, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
@@ -338,7 +330,7 @@ class _Search:
         best of every node."""
         self._keep(account)
         now = time.perf_counter()
-        if self.improving_s <= _IMPROVING_SHARE * (now - self.branching_s):
+        if self.improving_s <= 0.25 * (now - self.branching_s):  # most of the time is for branching
             least = float(marginals.min())
             near = np.maximum(least + 3.0 * self.gap * abs(least), marginals.min(axis=1))
             self._improve(account.labels, multipliers, marginals <= near[:, None])
@@ -460,7 +452,7 @@ def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) ->
         ],
         axis=2,
     )
-    if may.sum(axis=2).prod(axis=1, dtype=float).sum() > _MOST_CHOICES:
+    if may.sum(axis=2).prod(axis=1, dtype=float).sum() > 1e5:  # too many for HiGHS
         return None, -np.inf
     choices = [(value, each) for value, row in enumerate(may) for each in product(*map(np.flatnonzero, row))]
     value, copies = np.array([each for each, _ in choices]), np.array([each for _, each in choices])
@@ -500,7 +492,7 @@ def _one_of_each(
         if np.isfinite(limit):
             highs.addRow(-highspy.kHighsInf, limit, count, columns, row)
     highs.setOptionValue("time_limit", max(0.01, time_limit_s))
-    highs.setOptionValue("mip_rel_gap", _COPIES_GAP)
+    highs.setOptionValue("mip_rel_gap", 1e-4)
     highs.run()
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return None, np.inf
