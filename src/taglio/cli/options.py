@@ -13,7 +13,6 @@ from taglio.cores import available_cores
 from taglio.errors import plural
 from taglio.ways.demand import Demand
 
-_MOST_THREADS = 64
 # Larger ones are mistakes, and some would not fit where they end up: in artifacts, in the kernel's timeouts.
 _MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 1e9
 
@@ -79,7 +78,7 @@ def duration(text: str) -> float:
 def thread_count(text: str) -> int:
     """Parse a number of threads, limited to a sensible maximum: starting a hundred thousand takes minutes."""
     value, cores = positive(text), available_cores()
-    most = max(_MOST_THREADS, 4 * cores)
+    most = max(64, 4 * cores)
     if value > most:
         raise argparse.ArgumentTypeError(
             f"{text} is more than the maximum of {most} (this machine has {plural(cores, 'core')})"

@@ -31,10 +31,6 @@ from taglio.runtimes.way import Way
 from taglio.search.front import Point
 from taglio.ways.result import Figure, Rate
 
-_TRIED = 12
-# Smaller shares of a device's time are not printed.
-_LEAST_LOAD = 1e-3
-
 
 def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """The JSON object of `taglio optimize --json`."""
@@ -175,7 +171,7 @@ def _everything(material: Material, result: Outcome) -> None:
     show(summary.conditions(material))
     show(built.forms(result))
     show(summary.parts(material))
-    show(predicted_error.tried(material, _TRIED))
+    show(predicted_error.tried(material, most=12))
     show([*ways.chosen(material), *ways.loads(material)])
     show(summary.verdict(material))
     for note in remarks.facts(result):
@@ -217,7 +213,7 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, alternativ
         show(placement.decisions(plan, shared=len(names) > 1))
     loads = sorted(answer.loads().items(), key=lambda load: -load[1])
     if loads:
-        loads = [load for load in loads if load[1] >= _LEAST_LOAD] or loads[:1]
+        loads = [load for load in loads if load[1] >= 1e-3] or loads[:1]
         rates = " + ".join(
             f"{workload.rate_per_s:.4g}" for workload in answer.assembled.workloads if workload.rate_per_s
         )
