@@ -30,7 +30,7 @@ from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.cluster.planning.place import Answer, Planner, place
 from taglio.cluster.planning.schedule import pipelines
-from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
+from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer, simulate
 from taglio.cluster.planning.workload import parse_objective
 from taglio.plan.result import GAP
 
@@ -57,7 +57,7 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
     """Requests per second in the steady state, by simulation: all `requests` wait from the beginning, older ones go
     first, and the `machines` of a device take turns."""
     one, *_ = pipelines(answer.assembled, answer.totals)
-    tasks, transfers = list[Task](), list[Transfer]()
+    tasks, transfers = list[ComponentTask](), list[Transfer]()
     for turn in range(requests):
         first = len(tasks)
         tasks += [replace(task, device=_at_turn(machines, task.device, turn)) for task in one.tasks]

@@ -20,7 +20,7 @@ from taglio.cluster.changes import changed
 from taglio.cluster.devices import EMULATION, Cluster, nearest
 from taglio.cluster.emulate import line, namespaces, quota, record
 from taglio.cluster.emulate.namespaces import TUN, CannotEmulate
-from taglio.cluster.emulate.record import Place, Record
+from taglio.cluster.emulate.record import EmulationRecord, Place
 from taglio.errors import BadOption
 from taglio.progress import Progress, reported
 
@@ -46,10 +46,10 @@ def missing() -> str | None:
     return None
 
 
-class Running:
+class RunningEmulation:
     """A running emulation, of this process or another."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: EmulationRecord) -> None:
         self.record = record
 
     @property
@@ -118,16 +118,16 @@ class Running:
             raise CannotEmulate("the process that carries the links has ended: restart it")
 
 
-def joined(folder: str | None) -> Running:
+def joined(folder: str | None) -> RunningEmulation:
     """The running emulation in `folder`, or the only one. Raises BadOption if there is none or more than one."""
     emulations = [emulation for emulation in record.running() if not folder or emulation.folder == Path(folder)]
     if len(emulations) != 1:
         what = f"{len(emulations)} emulations are" if emulations else "no emulation is"
         raise BadOption(f"{what} running: start one with taglio cluster emulate CLUSTER, or select one by {EMULATION}")
-    return Running(emulations[0])
+    return RunningEmulation(emulations[0])
 
 
-class Emulation(Running):
+class Emulation(RunningEmulation):
     """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit. If this
     process is killed, the one that carries the links removes it."""
 
@@ -203,7 +203,7 @@ def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
     engine: both components are on one machine in reality, too."""
     index = {device.name: number for number, device in enumerate((order or cluster).devices)}
     return tuple(
-        line.Way(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
+        line.EmulatedLink(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
         for link in cluster.links
         if link.source != link.target
     )
@@ -214,7 +214,7 @@ def processors(cluster: Cluster) -> float:
     return sum(min(device.cpus, device.threads) for device in cluster.devices)
 
 
-def _planned(cluster: Cluster, file: Path) -> Record:
+def _planned(cluster: Cluster, file: Path) -> EmulationRecord:
     """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > 254:  # the addresses of one network
         raise CannotEmulate(f"{len(cluster.devices)} devices: at most 254 can be emulated")
@@ -228,7 +228,7 @@ def _planned(cluster: Cluster, file: Path) -> Record:
     )
     text = file.read_text(encoding="utf-8")
     folder = record.FOLDER / str(pid)
-    return Record(pid, folder, str(file), text, group, places)
+    return EmulationRecord(pid, folder, str(file), text, group, places)
 
 
 def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:

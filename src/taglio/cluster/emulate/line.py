@@ -30,7 +30,7 @@ LARGEST_PACKET = 65_535
 DONE = b"done"  # the answer to an order
 
 
-class Way(msgspec.Struct, frozen=True):
+class EmulatedLink(msgspec.Struct, frozen=True):
     """A directed link between two devices (by index), with its current settings. A cut link drops everything."""
 
     source: int
@@ -41,16 +41,16 @@ class Way(msgspec.Struct, frozen=True):
 
 
 # An order to the process: links that replace those between the same devices.
-Order = tuple[Way, ...]
+Order = tuple[EmulatedLink, ...]
 
 
 @dataclass(slots=True)
 class _Queue:
-    way: Way
+    way: EmulatedLink
     free_s: float = 0.0
 
 
-def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+def routes(ways: Sequence[EmulatedLink], devices: int) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
     """The links from each device to each other: the direct one, else the route of least delay for a packet of 1,500
     bytes (Dijkstra). Unreachable pairs are left out."""
     cost = {(way.source, way.target): way.latency_s + 1500 / way.bandwidth_bytes_per_s for way in ways}
@@ -74,7 +74,7 @@ def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tup
 class Line:
     """The queues and the packets in them. Times are from time.monotonic()."""
 
-    def __init__(self, devices: Sequence[int], ways: Sequence[Way]) -> None:
+    def __init__(self, devices: Sequence[int], ways: Sequence[EmulatedLink]) -> None:
         self.devices = devices  # file descriptors of the devices' interfaces, in the order of their addresses
         self.queues: dict[tuple[int, int], _Queue] = {}
         self.set(ways)
@@ -84,7 +84,7 @@ class Line:
         self.waiting: list[tuple[float, int, bytes, tuple[tuple[_Queue, int], ...], int]] = []
         self.number = 0
 
-    def set(self, ways: Sequence[Way]) -> None:
+    def set(self, ways: Sequence[EmulatedLink]) -> None:
         """Apply new link settings; packets already queued keep their times."""
         for way in ways:
             self.queues.setdefault((way.source, way.target), _Queue(way)).way = way

@@ -18,7 +18,7 @@ from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.members import RESOURCE, Address, addresses, devices
-from taglio.cluster.engine.resident import Facts, facts
+from taglio.cluster.engine.resident import DeviceFacts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory
 
@@ -184,7 +184,7 @@ def ask(name: str) -> Any:
     return ray().remote(facts).options(**on(name), max_retries=0).remote()
 
 
-def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, Facts]:
+def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, DeviceFacts]:
     """Facts about every living device, or about `names`. Raises BadDevice for a device with another taglio version or
     without an answer."""
     alive = connection.alive().items()
@@ -198,7 +198,7 @@ def gather(connection: Connection, names: Collection[str] | None = None) -> dict
     return facts_of
 
 
-def same_version(facts: Facts) -> None:
+def same_version(facts: DeviceFacts) -> None:
     """Raise BadDevice for a device with another taglio version."""
     ours = artifact.version_of("taglio")
     theirs = facts.versions.get("taglio", "none")

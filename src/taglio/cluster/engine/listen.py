@@ -34,7 +34,7 @@ class _Instruction(ctypes.Structure):
     _fields_ = (("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("k", ctypes.c_uint))
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("first", ctypes.POINTER(_Instruction)))
 
 
@@ -101,7 +101,7 @@ def _filter(helper: int) -> int | None:
     if kernel.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
         raise _failure()
     listener: int = kernel.syscall(
-        seccomp, _MODE_FILTER, _SPEC_ALLOW | _NEW_LISTENER, ctypes.byref(_Program(len(code), code))
+        seccomp, _MODE_FILTER, _SPEC_ALLOW | _NEW_LISTENER, ctypes.byref(_FilterProgram(len(code), code))
     )
     if listener < 0 and ctypes.get_errno() == errno.EBUSY:
         return None

@@ -14,7 +14,7 @@ from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
 from taglio.cluster.engine.run import answer_requests
-from taglio.cluster.planning.place import Answer, Running
+from taglio.cluster.planning.place import Answer, RunningPlans
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.prove import Proof
 from taglio.errors import BadOption, Infeasible
@@ -112,7 +112,7 @@ def optimize_on_cluster(
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled.in_place(NAME), own, effort=effort)
 
-        def placed(profiles: Profiles, running: Running | None, time_limit_s: float) -> Answer:
+        def placed(profiles: Profiles, running: RunningPlans | None, time_limit_s: float) -> Answer:
             own = profiles.get(cluster.start) or next(iter(profiles.values()))
             pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
             plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
@@ -138,12 +138,12 @@ def optimize_on_cluster(
         # Two seconds of requests, because predictions are for the steady state. With half a processor, thirty short
         # requests mostly escape the quota: their median was 1.4 ms, but 3 ms over hundreds.
         runs = max(30, min(2000, ceil(2.0 / plan.predicted_latency_s.value)))
-        run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs, progress=progress)
+        run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs)
     return ClusterOutcome(plan, built.proof, run, str(chosen), here if wanted is None else None)
 
 
 def timed_plan(
-    placed: Callable[[Profiles, Running | None, float], Answer],
+    placed: Callable[[Profiles, RunningPlans | None, float], Answer],
     refined: Callable[[Profiles, Plan], Profiles],
     profiles: Profiles,
 ) -> tuple[Plan, Profiles]:
@@ -158,7 +158,7 @@ def timed_plan(
         profiles = refined(profiles, plan)
         free = placed(profiles, None, _LAST_S)
         with suppress(Infeasible):  # with another choice of what is sent as int8
-            timed = placed(profiles, Running((plan,), 0.0, precisions_stay=True), _TIMED_S)
+            timed = placed(profiles, RunningPlans((plan,), 0.0, precisions_stay=True), _TIMED_S)
             if best is None or timed.value < best[0].value:
                 best = replace(timed, bound=min(free.bound, timed.value)), profiles
             if free.value > 0.99 * timed.value:

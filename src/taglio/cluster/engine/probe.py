@@ -32,7 +32,7 @@ from onnx.parser import parse_model
 from taglio.cluster.devices import Cluster, Handling, Link
 from taglio.cluster.engine.connect import Connection
 from taglio.cluster.engine.deploy import Deployment, open_components
-from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
 from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.errors import BadDevice
@@ -103,7 +103,7 @@ class _Use:
 class _Seen:
     """A pipeline's answers to requests one after another, and each device's use per request with many in flight."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[AnsweredRequest]
     uses: Mapping[str, _Use]
 
     def trips_s(self, source: str, target: str) -> list[float]:
@@ -226,7 +226,7 @@ def _seen(
         _stream(pipeline, fewest, 0.0)
         single = _single(pipeline)
         _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
-        answers: list[Answer] = []
+        answers: list[AnsweredRequest] = []
         took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, _LEAST_S)))
     finally:
         pipeline.close()
@@ -252,7 +252,7 @@ def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     return max(0.0, float(np.median(more_s)))
 
 
-def _each_s(pipeline: Pipeline, least_s: float) -> float:
+def _each_s(pipeline: RequestPipeline, least_s: float) -> float:
     """Mean seconds of a request, of those sent one after another for `least_s`."""
     begun, took_s, count = time.monotonic(), 0.0, 0
     while took_s < least_s:
@@ -279,26 +279,26 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
 
 def _opened(
     connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = 8
-) -> tuple[Deployment, Pipeline]:
+) -> tuple[Deployment, RequestPipeline]:
     folder.mkdir()
     runtimes = {device.name: device.runtime or NAME for device in cluster.devices}
     manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
     deployment = open_components(connection, manifest, folder, cluster, lanes)
-    return deployment, Pipeline(deployment, lanes, cluster.start)
+    return deployment, RequestPipeline(deployment, lanes, cluster.start)
 
 
-def _single(pipeline: Pipeline) -> list[Answer]:
+def _single(pipeline: RequestPipeline) -> list[AnsweredRequest]:
     """Answers to 40 requests one after another, or to at least 5 of them if they take long."""
-    begun, answers = time.monotonic(), list[Answer]()
+    begun, answers = time.monotonic(), list[AnsweredRequest]()
     while len(answers) < 5 or (len(answers) < 40 and time.monotonic() - begun < _SINGLE_S):
         answers.append(pipeline.wait(pipeline.send(_feed()), patience_s=60.0))
     return answers
 
 
-def _stream(pipeline: Pipeline, fewest: int, least_s: float) -> list[Answer]:
+def _stream(pipeline: RequestPipeline, fewest: int, least_s: float) -> list[AnsweredRequest]:
     """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
     begun = time.monotonic()
-    flying, answers = deque[int](), list[Answer]()
+    flying, answers = deque[int](), list[AnsweredRequest]()
     while flying or not answers:
         while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
             flying.append(pipeline.send(_feed()))

@@ -17,7 +17,7 @@ from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import Connection, HeadLost
 from taglio.cluster.engine.deploy import deploy
 from taglio.cluster.engine.links import Links, Pair, without
-from taglio.cluster.engine.pipeline import Pipeline
+from taglio.cluster.engine.pipeline import RequestPipeline
 from taglio.cluster.engine.replan import Planned, replan
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Limits, Plan
@@ -42,7 +42,7 @@ class Recovery:
     def __init__(self, connection: Connection, folder: Path, first: Planned, lanes: Callable[[Plan], int]) -> None:
         self._connection, self._folder, self._lanes = connection, folder, lanes
         self._first = self.running = first
-        self._pipeline: Pipeline | None = None
+        self._pipeline: RequestPipeline | None = None
         self._joined = 0
         self.switches: list[Switch] = []
         self._links = Links(connection)
@@ -51,13 +51,13 @@ class Recovery:
         self._looked_s = 0.0
         # The first plan's pipeline beside the running one, and the thread that deploys it.
         self._deploying: threading.Thread | None = None
-        self._prepared: Pipeline | None = None
+        self._prepared: RequestPipeline | None = None
 
-    def begin(self) -> Pipeline:
+    def begin(self) -> RequestPipeline:
         """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
         return self._take(self._first)
 
-    def recover(self, reason: str) -> Pipeline:
+    def recover(self, reason: str) -> RequestPipeline:
         """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
         if there are none, or no plan keeps the limits; until something changes, the same again for ten seconds without
         another look."""
@@ -73,7 +73,7 @@ class Recovery:
             self._refused = self._there(), time.monotonic() + 10.0, error
             raise
 
-    def _recovered(self, reason: str) -> Pipeline:
+    def _recovered(self, reason: str) -> RequestPipeline:
         cluster = self._first.cluster
         gone, lost = set[str](), frozenset[Pair]()
         for attempt in range(len(cluster.devices) + 1):
@@ -152,7 +152,7 @@ class Recovery:
             self._deploying = None
         return self._prepared is not None
 
-    def take_over(self, request: int) -> Pipeline | None:
+    def take_over(self, request: int) -> RequestPipeline | None:
         """The prepared pipeline, to run from `request` on; None if it has been dropped since."""
         if self._prepared is None:
             return None
@@ -161,17 +161,17 @@ class Recovery:
         self.switches.append(Switch("its devices and links are back", request, before, after))
         return self._use(self._first, pipeline)
 
-    def _take(self, planned: Planned) -> Pipeline:
+    def _take(self, planned: Planned) -> RequestPipeline:
         return self._use(planned, self._deployed(planned))
 
-    def _use(self, planned: Planned, pipeline: Pipeline) -> Pipeline:
+    def _use(self, planned: Planned, pipeline: RequestPipeline) -> RequestPipeline:
         self.running, self._pipeline = planned, pipeline
         self._joined = self._connection.joined
         return pipeline
 
-    def _deployed(self, planned: Planned) -> Pipeline:
+    def _deployed(self, planned: Planned) -> RequestPipeline:
         lanes = self._lanes(planned.plan)
-        return Pipeline(deploy(self._connection, planned, lanes), lanes, planned.cluster.start)
+        return RequestPipeline(deploy(self._connection, planned, lanes), lanes, planned.cluster.start)
 
     def _devices(self, planned: Planned) -> list[str]:
         machines = planned.plan.machines().values()

@@ -156,7 +156,7 @@ _Kind = tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], bool], ...]]
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
+class _Eliminated:
     """A node to eliminate, its neighbours, and its tables by axes of (node, *around)."""
 
     node: int
@@ -208,9 +208,9 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
 
 def _alike(
     nodes: Sequence[int], sizes: Sequence[int], waiting: Sequence[Sequence[_Table]], rank: Mapping[int, int]
-) -> dict[_Kind, list[_Member]]:
+) -> dict[_Kind, list[_Eliminated]]:
     """The nodes of a round by kind: those that form one step."""
-    groups: dict[_Kind, list[_Member]] = {}
+    groups: dict[_Kind, list[_Eliminated]] = {}
     for node in nodes:
         scope_nodes = {neighbour for scope, _, _ in waiting[node] for neighbour in scope} - {node}
         around = tuple(sorted(scope_nodes, key=rank.__getitem__))
@@ -221,7 +221,7 @@ def _alike(
         # The widest table first: the others are added to it.
         entries.sort(key=lambda entry: (-len(entry[0]), entry))
         key = tuple(sizes[axis_node] for axis_node in position), tuple((axes, message) for axes, message, _ in entries)
-        groups.setdefault(key, []).append(_Member(node, around, entries))
+        groups.setdefault(key, []).append(_Eliminated(node, around, entries))
     for members in groups.values():
         members.sort(key=lambda member: [at for _, message, at in member.entries if message])
     return groups

@@ -18,7 +18,7 @@ from math import inf, isfinite
 import numpy as np
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.planning.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
+from taglio.cluster.planning.assemble import Assembled, assemble, labels_of
 from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
@@ -26,9 +26,10 @@ from taglio.cluster.planning.describe import beyond_blocks, describe, latencies,
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.cluster.planning.replicas import alike, taking_turns
+from taglio.cluster.planning.resources import busy_times, request_shares, resources
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.shortfall import memory_shortfall
-from taglio.cluster.planning.solve import Placed, Undecided, solve
+from taglio.cluster.planning.solve import SolvedProblem, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
 from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, limits_of
 from taglio.errors import BadOption, Infeasible
@@ -83,7 +84,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningPlans:
     """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
     `precisions_stay`, only devices are chosen anew."""
 
@@ -97,7 +98,7 @@ def place(
     cluster: Cluster,
     objective: Objective,
     *,
-    running: Running | None = None,
+    running: RunningPlans | None = None,
     gap: float = GAP,
     time_limit_s: float = 20.0,
 ) -> Answer:
@@ -147,7 +148,7 @@ class Planner:
     workloads: Sequence[Workload]
     cluster: Cluster
     objective: Objective
-    running: Running | None
+    running: RunningPlans | None
     gap: float
     time_limit_s: float
 
@@ -342,11 +343,11 @@ def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
     return assembled.with_problem(resources=tuple(weighted))
 
 
-def _totals(problem: Problem, placed: Placed) -> Totals | None:
+def _totals(problem: Problem, placed: SolvedProblem) -> Totals | None:
     return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
 
 
-def _need_proof(placed: Placed) -> None:
+def _need_proof(placed: SolvedProblem) -> None:
     """Raises Undecided unless it is proven that there is no plan."""
     if placed.status != "infeasible":
         raise Undecided

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taglio.cluster.planning.costs import BIG, Account, Costs, Priced, ramp, ways
+from taglio.cluster.planning.copies import ways
+from taglio.cluster.planning.costs import BIG, Account, Costs, ramp
 from taglio.cluster.planning.cutting_planes import Plane
 from taglio.cluster.planning.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.cluster.planning.problem import Kind
+from taglio.cluster.planning.tables import Priced
 
 # Larger tables are not built if a looser bound or another method is available.
 WIDEST = 3e6

@@ -18,16 +18,18 @@ from math import inf
 
 import numpy as np
 
-from taglio.cluster.planning.assemble import Assembled, busy_times, request_shares
+from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import Costs, evaluate
 from taglio.cluster.planning.cp_sat import PeriodProgram
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.describe import period_s
 from taglio.cluster.planning.elimination import TooWide
+from taglio.cluster.planning.improve import improve
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import Resource, Totals
 from taglio.cluster.planning.relaxation import WIDEST, Relaxation
-from taglio.cluster.planning.solve import Undecided, improve, solve
+from taglio.cluster.planning.resources import busy_times, request_shares
+from taglio.cluster.planning.solve import Undecided, solve
 
 _PERIOD = "period"
 
@@ -37,7 +39,7 @@ def fastest_stream(
 ) -> tuple[Totals, float, float] | None:
     """A placement, its period (`period_s`) and a lower bound on any. None if no placement keeps the limits. Raises
     Undecided."""
-    return _Search(assembled, start, gap, time_limit_s).run()
+    return _PeriodSearch(assembled, start, gap, time_limit_s).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +55,7 @@ class _Core:
     relaxation: Relaxation | None = None
 
 
-class _Search:
+class _PeriodSearch:
     """The best plan (its totals and period) and the bound so far."""
 
     def __init__(self, assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float) -> None:
