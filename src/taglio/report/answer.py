@@ -129,9 +129,7 @@ def float_stays(outcome: Outcome) -> bool:
     """Whether the plan is the float model in the runtime that it is compared with."""
     plan = outcome.plan
     same = not plan.int8_blocks and not plan.bfloat16_blocks and plan.runtime == outcome.float32.runtime
-    return (
-        same and outcome.float32.error <= outcome.max_error
-    )  # else see search/instead.py
+    return same and outcome.float32.error <= outcome.max_error  # else see search/instead.py
 
 
 def larger_limit(outcome: Outcome) -> tuple[str, float]:
