@@ -29,7 +29,7 @@ from cases import CACHE, CASES, ROOT, Kept, markdown, paths, write
 from taglio.flow import optimize as optimize_module
 from taglio.search import explore as explore_module
 from taglio.search import finalists as finalists_module
-from taglio.search import screen as screen_module
+from taglio.search import form_race
 from taglio.search import search as search_module
 from taglio.search.rules import by_rules
 
@@ -45,10 +45,10 @@ def _plain_rules(*given: Any) -> dict[str, Any]:
 # What replaces which name of which module, by mechanism.
 MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "": [],
-    "bfloat16": [(screen_module, "bfloat16_refusal", lambda: "switched off")],
+    "bfloat16": [(form_race, "bfloat16_refusal", lambda: "switched off")],
     "corrections": [(module, "corrected", lambda error, *_: error) for module in (search_module, explore_module)],
     "bounds": [
-        (screen_module, "least_share", lambda *_: 0.0),
+        (form_race, "least_share", lambda *_: 0.0),
         (optimize_module, "_no_gain", lambda *_: ""),
         (explore_module.PlaceSearch, "_may_gain", lambda _: True),
     ],

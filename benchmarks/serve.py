@@ -42,7 +42,7 @@ from taglio.components.build import write as write_components
 from taglio.components.cut import Component
 from taglio.cores import available_cores
 from taglio.flow.workspace import COMPONENTS, SETUP
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.memory import keep_memory
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 

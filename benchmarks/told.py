@@ -27,7 +27,7 @@ from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
 from taglio.deploy.write import read_samples, write_source
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.model.load import load as load_network
 from taglio.scratch import scratch
 

@@ -13,7 +13,7 @@ from taglio import artifact
 from taglio.components.build import Constant, State, write
 from taglio.components.cut import Component
 from taglio.flow.workspace import COMPONENTS, SETUP
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.way import Way
 from tests.models import parsed

@@ -16,7 +16,7 @@ from taglio.components.build import Manifest
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact
 from taglio.flow.outcome import Outcome
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.ranges import Ranges

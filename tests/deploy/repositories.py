@@ -16,7 +16,7 @@ from taglio.deploy.folder import read
 from taglio.deploy.served import Joining
 from taglio.deploy.write import Answered, read_answered, write
 from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.run.in_process import Executor
 from taglio.runtimes import onnxruntime
 from taglio.runtimes.way import Way

@@ -20,7 +20,7 @@ from taglio.errors import BadOption
 from taglio.flow import workspace
 from taglio.flow.memory import activation_bytes
 from taglio.flow.opening import open_work
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile import kernels, stopwatch
 from taglio.profile.effort import Effort

@@ -10,7 +10,7 @@ from taglio.error.loss import RELATIVE
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.flow import workspace
 from taglio.flow.outcome import Figures, Outcome
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.plan.result import Interval, Limits, Plan, placements

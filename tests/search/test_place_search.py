@@ -15,7 +15,8 @@ from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.errors import Infeasible
 from taglio.flow import place as module
 from taglio.flow.place import Candidate, place
-from taglio.lab.work import Kept, Work
+from taglio.lab.kept import Kept
+from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Limits, Plan
 from taglio.quantize.precision import Assignment

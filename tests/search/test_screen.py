@@ -16,9 +16,11 @@ from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.precision import uncalibrated_forms
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
+from taglio.search import form_race
 from taglio.search import screen as module
+from taglio.search.form_race import INT8
 from taglio.search.ledger import Measurement, Variant, expected_s
-from taglio.search.screen import INT8, screen
+from taglio.search.screen import screen
 from tests.end_to_end.command import Case
 from tests.models import Sketch
 from tests.processor import SATURATES
@@ -54,7 +56,7 @@ def raced(monkeypatch: pytest.MonkeyPatch, factors: dict[str, float], errors: di
             for name, result in known.items()
         }
 
-    monkeypatch.setattr(module, "race", scripted)
+    monkeypatch.setattr(form_race, "race", scripted)
 
 
 def test_a_limit_of_half_the_error_allows_half_the_gain() -> None:
@@ -136,7 +138,7 @@ def test_a_model_that_does_not_run_in_float_is_no_schemes_fault(work: Work, monk
     def refuse(_: Work, models: Any, *__: Any, **___: Any) -> Any:
         raise BadModel(f"{next(iter(models))}: no kernel")
 
-    monkeypatch.setattr(module, "race", refuse)
+    monkeypatch.setattr(form_race, "race", refuse)
     with pytest.raises(BadModel, match="no kernel"):
         screen(work, None, 0.01, Metric())
 
@@ -186,6 +188,6 @@ def test_an_lstms_form_gains_beside_int8_and_a_products_form_instead_of_it() -> 
     ):
         data = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
         work = Model(proto, data, threads=1, runtime=ORT).at(LITTLE)
-        screening = module._Screening(work, None, 0.01, Metric(), is_narrow=SATURATES)
+        screening = form_race.FormRaces(work, None, 0.01, Metric(), is_narrow=SATURATES)
         scores = screening._scores([row(INT8, 8.0), row("int8-dynamic", 6.0)], 10.0)
         assert min(scores) == pytest.approx(best_s)

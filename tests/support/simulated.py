@@ -26,7 +26,8 @@ from taglio.error.parts import whole
 from taglio.errors import BadModel
 from taglio.lab.as_written import Agreement
 from taglio.lab.lab import Lab
-from taglio.lab.work import Setup, Work
+from taglio.lab.setup import Setup
+from taglio.lab.work import Work
 from taglio.memory import Shelf
 from taglio.model.load import Model
 from taglio.plan.one_machine import make_plan

@@ -35,7 +35,8 @@ from taglio.flow.promise import (
     speed_promise,
 )
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP
-from taglio.lab.work import Setup, Work
+from taglio.lab.setup import Setup
+from taglio.lab.work import Work
 from taglio.memory import size_text
 from taglio.model.inputs import input_specs
 from taglio.model.read import read as read_model

@@ -14,7 +14,7 @@ from taglio.deploy.prove import DeployProof, prove
 from taglio.deploy.write import Answered, Facts, write, write_readme
 from taglio.errors import BadOption, plural
 from taglio.flow.outcome import Outcome
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.run.in_process import Executor

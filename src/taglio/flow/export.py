@@ -12,7 +12,7 @@ from taglio.deploy.served import Joining
 from taglio.deploy.write import read_answered
 from taglio.flow.joining import interface, most_rows, why_alone
 from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.run.in_process import Executor
 from taglio.transaction import held
 

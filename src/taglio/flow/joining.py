@@ -14,7 +14,7 @@ from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, Shape
 from taglio.errors import TaglioError
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.model.inputs import random_feed
 from taglio.model.inputs import spec_of as declared
 from taglio.model.rows import why_rows_mix

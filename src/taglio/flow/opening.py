@@ -42,7 +42,8 @@ from taglio.error.loss import RELATIVE_L2, parse_metric
 from taglio.errors import BadData, BadModel, BadOption
 from taglio.flow.memory import memory_needs
 from taglio.flow.steps import ALL_STEPS, Stepped
-from taglio.lab.work import POOL, Setup, Work
+from taglio.lab.setup import POOL, Setup
+from taglio.lab.work import Work
 from taglio.memory import SAMPLES, free_bytes, used_bytes
 from taglio.model.graph import build
 from taglio.model.load import Model as Network

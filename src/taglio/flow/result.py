@@ -18,7 +18,8 @@ from taglio.flow.export import export as export_workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Found
 from taglio.lab.build import Built, Deployed, read
-from taglio.lab.work import Setup, Work
+from taglio.lab.setup import Setup
+from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile

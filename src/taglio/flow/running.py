@@ -8,7 +8,8 @@ from typing import Any
 from taglio.arguments import positive
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.flow.threads import with_threads_of_plan, with_threads_of_source
-from taglio.lab.work import Setup, Work
+from taglio.lab.setup import Setup
+from taglio.lab.work import Work
 from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from taglio.ways.choose import Goal

@@ -14,7 +14,8 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, BadData, BadModel
 from taglio.flow.opening import open_work
 from taglio.lab.build import Built
-from taglio.lab.work import Setup, Work
+from taglio.lab.setup import Setup
+from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile

@@ -3,24 +3,23 @@
 Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import onnx
 
 from taglio import weights
 from taglio.arguments import positive
-from taglio.artifact import require
 from taglio.data.dataset import Dataset, Sample, Split, chosen, covering, shapes_of, spread, typical
 from taglio.data.spec import InputSpec, Shape
 from taglio.error.doubts import digests
 from taglio.error.judge import judge_of
-from taglio.error.loss import RELATIVE_L2, Bound, Metric, parse_metric
+from taglio.error.loss import Bound, Metric, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.movement import find_parts
 from taglio.error.parts import OutputParts
@@ -29,14 +28,15 @@ from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption, plural
 from taglio.lab.as_written import ENOUGH_S, INPUTS, Agreement, agreement_of
 from taglio.lab.budget import Budget
+from taglio.lab.kept import Kept
 from taglio.lab.lab import THIS_MACHINE, Lab
+from taglio.lab.setup import WORST_INPUT, Setup
 from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.inputs import free_dimensions, input_specs
 from taglio.model.load import Model as Network
 from taglio.model.written import SourceModel, as_written, open_exact
 from taglio.profile.effort import Effort
-from taglio.profile.machine import MOST_THREADS
 from taglio.profile.stopwatch import FEEDS, Stopwatch
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
@@ -47,16 +47,12 @@ from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import (
     CUDA,
     NAME,
-    Optimization,
-    SessionOptions,
     open_session,
     providers_for,
     run_session,
 )
 from taglio.runtimes.openvino import NAME as OPENVINO
-from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import BEFORE, RUNTIMES, WHOLE, package
-from taglio.runtimes.way import Way
+from taglio.runtimes.session import package
 from taglio.scratch import scratch
 
 # A timed run takes no longer than this if it covers several shapes.
@@ -64,116 +60,9 @@ _TIMED_S = 8.0
 # A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and _LEAST_FEW at any effort,
 # and two unless they take _TWO_S.
 _FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
-# What a limit bounds.
-POOL, WORST_INPUT = LIMIT_ON = ("pool", "worst-input")
-T = TypeVar("T")
 
 # Arguments of stages -> the name of the class that they take: the modules of some import this one.
 _MADE = {"profile": "Profile", "error": "ErrorModel", "plan": "Plan", "built": "Built"}
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The settings that must be the same from stage to stage.
-
-    `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
-    `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
-    stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
-    none. `state` holds pairs OUTPUT=INPUT. `run_s` are the seconds that a run took when the model was first opened:
-    every stage does less with a slow model. `instead` is what is planned instead of a source that breaks the error
-    limit as ONNX Runtime computes it (instead.py), or "".
-    `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
-    `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
-    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are
-    those with which the source model is raced; 0: `threads`.
-    """
-
-    model: str
-    shapes: dict[str, tuple[int, ...]]
-    data: str
-    preprocess: str
-    seed: int
-    threads: int
-    spinning: bool
-    optimization: str
-    scheme: Scheme | None = None
-    metric: str = RELATIVE_L2
-    calibration: str = ""
-    runtime: str = NAME
-    requantize: bool = False
-    memory_bytes: int | None = None
-    labels: str = ""
-    state: tuple[str, ...] = ()
-    run_s: float = 0.0
-    instead: str = ""
-    portable: bool = False
-    limit_on: str = POOL
-    at_once: int = 1
-    joined: int = 1
-    source_threads: int = 0
-
-    def check(self) -> None:
-        """Raise ValueError for settings that no stage accepts."""
-        levels = [level.value for level in Optimization]
-        require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
-        on = " or ".join(LIMIT_ON)
-        require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
-        known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
-        more = BEFORE.get(self.runtime, "")
-        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}{more}")
-        require(
-            self.runtime not in WHOLE,
-            f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
-        )
-        require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
-        require(min(self.at_once, self.joined) >= 1, "`at_once` and `joined` must be at least 1")
-        require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
-        require(self.instead in ("", "exact-sums", "requantized"), f"unknown `instead` {self.instead}")
-        require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
-        require(
-            all(min(shape, default=1) >= 0 for shape in self.shapes.values()), "`shapes`: sizes must not be negative"
-        )
-
-    @property
-    def threads_of_source(self) -> int:
-        """The threads with which the source model is raced."""
-        return self.source_threads or self.threads
-
-    @property
-    def way(self) -> Way:
-        """The way in which the result is delivered."""
-        return Way(self.threads, self.at_once, self.joined, self.spinning)
-
-    def options(self, place: str = "") -> SessionOptions:
-        """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
-        is chosen."""
-        place = place or (NAME if self.runtime == AUTO else self.runtime)
-        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=place)
-
-
-class Kept:
-    """Results about a model, each computed once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Hashable, ...], Any] = {}
-
-    def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
-        """The result under `key`, made on first use."""
-        if key not in self._known:
-            self._known[key] = make()
-        return cast("T", self._known[key])
-
-    def put(self, key: tuple[Hashable, ...], value: object) -> None:
-        """Add a known result."""
-        self._known[key] = value
-
-    def all(self, kind: str) -> dict[Any, Any]:
-        """All results whose keys begin with (kind, name), by name."""
-        return {key[1]: value for key, value in self._known.items() if key[0] == kind}
-
-    def forget(self, kind: str, but: Hashable = None) -> None:
-        """Drop results that take much memory and are no longer needed: all of a kind except one name."""
-        self._known = {key: value for key, value in self._known.items() if key[0] != kind or key[1] == but}
 
 
 @dataclass(frozen=True, eq=False)  # no slots: cached properties need a __dict__

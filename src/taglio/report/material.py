@@ -15,7 +15,7 @@ from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.pareto import Front
 from taglio.flow.workspace import OUTCOME, fits
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile, WholeRun

@@ -17,7 +17,8 @@ import onnx
 from taglio.data.dataset import Sample, covering
 from taglio.error.loss import Metric
 from taglio.errors import Infeasible
-from taglio.lab.work import Kept, Work
+from taglio.lab.kept import Kept
+from taglio.lab.work import Work
 from taglio.model.graph import build
 from taglio.model.load import Model, load
 from taglio.model.observe import observe

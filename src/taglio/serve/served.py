@@ -21,7 +21,7 @@ from taglio.errors import BadArtifact, BadOption, one_line, plural
 from taglio.flow.joining import ROWS, batched_inputs, interface, most_rows, why_alone
 from taglio.flow.outcome import Outcome
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
-from taglio.lab.work import Setup
+from taglio.lab.setup import Setup
 from taglio.model.inputs import random_feed
 from taglio.run.in_process import Executor
 from taglio.runtimes.way import Way

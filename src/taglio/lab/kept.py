@@ -1,0 +1,31 @@
+"""What was computed once about an opened model. Computes nothing."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Kept:
+    """Results about a model, each computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Hashable, ...], Any] = {}
+
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        """The result under `key`, made on first use."""
+        if key not in self._known:
+            self._known[key] = make()
+        return cast("T", self._known[key])
+
+    def put(self, key: tuple[Hashable, ...], value: object) -> None:
+        """Add a known result."""
+        self._known[key] = value
+
+    def all(self, kind: str) -> dict[Any, Any]:
+        """All results whose keys begin with (kind, name), by name."""
+        return {key[1]: value for key, value in self._known.items() if key[0] == kind}
+
+    def forget(self, kind: str, but: Hashable = None) -> None:
+        """Drop results that take much memory and are no longer needed: all of a kind except one name."""
+        self._known = {key: value for key, value in self._known.items() if key[0] != kind or key[1] == but}

@@ -1,0 +1,94 @@
+"""The settings that must be the same from stage to stage. Opens nothing."""
+
+from dataclasses import dataclass
+
+from taglio.artifact import require
+from taglio.error.loss import RELATIVE_L2
+from taglio.profile.machine import MOST_THREADS
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
+from taglio.runtimes.places import AUTO
+from taglio.runtimes.session import BEFORE, RUNTIMES, WHOLE
+from taglio.runtimes.way import Way
+
+# What a limit bounds.
+POOL, WORST_INPUT = LIMIT_ON = ("pool", "worst-input")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The settings that must be the same from stage to stage.
+
+    `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
+    `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
+    stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
+    none. `state` holds pairs OUTPUT=INPUT. `run_s` are the seconds that a run took when the model was first opened:
+    every stage does less with a slow model. `instead` is what is planned instead of a source that breaks the error
+    limit as ONNX Runtime computes it (instead.py), or "".
+    `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
+    `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
+    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are
+    those with which the source model is raced; 0: `threads`.
+    """
+
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    data: str
+    preprocess: str
+    seed: int
+    threads: int
+    spinning: bool
+    optimization: str
+    scheme: Scheme | None = None
+    metric: str = RELATIVE_L2
+    calibration: str = ""
+    runtime: str = NAME
+    requantize: bool = False
+    memory_bytes: int | None = None
+    labels: str = ""
+    state: tuple[str, ...] = ()
+    run_s: float = 0.0
+    instead: str = ""
+    portable: bool = False
+    limit_on: str = POOL
+    at_once: int = 1
+    joined: int = 1
+    source_threads: int = 0
+
+    def check(self) -> None:
+        """Raise ValueError for settings that no stage accepts."""
+        levels = [level.value for level in Optimization]
+        require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
+        on = " or ".join(LIMIT_ON)
+        require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
+        known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
+        more = BEFORE.get(self.runtime, "")
+        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}{more}")
+        require(
+            self.runtime not in WHOLE,
+            f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
+        )
+        require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        require(min(self.at_once, self.joined) >= 1, "`at_once` and `joined` must be at least 1")
+        require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
+        require(self.instead in ("", "exact-sums", "requantized"), f"unknown `instead` {self.instead}")
+        require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
+        require(
+            all(min(shape, default=1) >= 0 for shape in self.shapes.values()), "`shapes`: sizes must not be negative"
+        )
+
+    @property
+    def threads_of_source(self) -> int:
+        """The threads with which the source model is raced."""
+        return self.source_threads or self.threads
+
+    @property
+    def way(self) -> Way:
+        """The way in which the result is delivered."""
+        return Way(self.threads, self.at_once, self.joined, self.spinning)
+
+    def options(self, place: str = "") -> SessionOptions:
+        """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
+        is chosen."""
+        place = place or (NAME if self.runtime == AUTO else self.runtime)
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=place)

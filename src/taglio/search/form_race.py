@@ -1,0 +1,291 @@
+"""Float beside all blocks in each form, in one place after another, with the errors and kernels of the same sessions.
+
+Measures; which places, scheme and forms are planned with is chosen in screen.py.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+
+import onnx
+
+from taglio.error.loss import Metric
+from taglio.error.runtime_part import left_for_int8
+from taglio.error.tally import Reference
+from taglio.errors import TaglioError
+from taglio.lab.side_by_side import RaceResult, loss_beside, race, reason
+from taglio.lab.work import Work
+from taglio.profile.attribution import Attribution, Attributor
+from taglio.profile.measure import FLOAT_RUN, of_pure_forms, pure_assignments
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import Timed
+from taglio.quantize.precision import (
+    BFLOAT16,
+    UNCALIBRATED,
+    Assignment,
+    has_kernels,
+    precisions,
+    uncalibrated_forms,
+)
+from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.openvino import NAME as OPENVINO
+from taglio.runtimes.places import bfloat16_refusal
+from taglio.runtimes.processor import instructions
+from taglio.search.bound import least_share, saved_by_block
+from taglio.search.error_bound import Room
+from taglio.search.joined_rows import row_errors
+from taglio.search.ledger import Measurement, Variant, expected_s
+
+INT8, FLOAT_AGAIN = "int8", "float32 again"
+# What a race consists of at least: a model of which there is no time for so much is planned without one.
+RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8)
+# Raced beside the default scheme. In OpenVINO, products of matrices then take two thirds of the time, and errors are
+# larger. ONNX Runtime has no fast kernels of s8 activations on x86.
+_SIGNED = Scheme(activation="s8", activation_symmetry="symmetric")
+# Relative L2 limit for comparing schemes and forms if the limited metric moves in steps.
+_STEPS_ERROR = 0.01
+# Runs of a slow model that a variant takes: a warm-up and one in the race, two with kernels, and one for the error.
+_RUNS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlaceRace:
+    """The race in one `place`, where the float model took `float_s`: its `rows`, the latency to expect of a plan there
+    (`score_s`), and the least that the kernels allow of any mix (`least_s`). `schemes` are the results of int8 by
+    scheme."""
+
+    place: str
+    base: float
+    float_s: float
+    score_s: float
+    least_s: float
+    rows: tuple[Measurement, ...]
+    schemes: Mapping[Scheme, Measurement]
+    timed: Mapping[str, tuple[Assignment, Timed]]
+    profiles: Mapping[str, Attribution]
+    opening_s: float
+
+    def room(self, most_s: float) -> Room:
+        """What forms could save here, and what they must for a plan to take `most_s`."""
+        floats = self.profiles[FLOAT_RUN]
+        kernels_s = sum(floats.blocks_s.values()) + sum(floats.tensors_s.values()) + floats.orphans_s
+        scale = self.float_s / kernels_s if kernels_s > 0.0 else 1.0
+        forms = {row.variant.form: self.profiles[row.variant.form] for row in self.rows if row.seconds is not None}
+        low = forms.pop(BFLOAT16.name, floats)
+        saved = {block: (form, scale * seconds) for block, (form, seconds) in saved_by_block(floats, forms).items()}
+        other_s = scale * sum(
+            max(0.0, seconds - min((profile.tensors_s.get(tensor, 0.0) for profile in forms.values()), default=seconds))
+            for tensor, seconds in floats.tensors_s.items()
+        )
+        # bfloat16 changes answers so little that its limit is not looked for here.
+        gains_s = (seconds - low.blocks_s.get(block, 0.0) for block, seconds in floats.blocks_s.items())
+        other_s += scale * sum(gain_s for gain_s in gains_s if gain_s > 0.0)
+        return Room(self.place, saved, other_s, self.float_s - most_s)
+
+    @property
+    def int8(self) -> Measurement | None:
+        """All candidate blocks in int8; None if that was not raced or does not run."""
+        return next((row for row in self.rows if row.variant.form == INT8 and row.seconds is not None), None)
+
+
+class FormRaces:
+    """Races in one place after another, under one limit."""
+
+    def __init__(self, work: Work, wanted: Scheme | None, max_loss: float, metric: Metric, *, is_narrow: bool) -> None:
+        self.scheme = scheme = wanted or (DEFAULT_SCHEME.narrow if is_narrow else DEFAULT_SCHEME)
+        self._is_wanted = wanted is not None
+        self.metric, self.max_loss = (metric, max_loss) if metric.smooth else (metric.basis, _STEPS_ERROR)
+        try:
+            self.work = work.settled(scheme) if work.graph.candidates() else work
+        except TaglioError as error:
+            blocks = {block.name: reason(error) for block in work.graph.candidates()}
+            self.work = work.but(graph=work.graph.without_int8(blocks))
+        self.uncalibrated = uncalibrated_forms(is_narrow)
+        if work.setup.portable or bfloat16_refusal():
+            del self.uncalibrated["bf16"]
+        if wanted is not None:
+            self.uncalibrated = {name: UNCALIBRATED[name] for name in wanted.uncalibrated}
+        self._reference: Reference | None = None
+
+    def reference(self) -> Reference:
+        """The inputs that errors are measured on."""
+        if self._reference is None:
+            run_s = max(self.work.setup.run_s, 1e-5)
+            self._reference = self.work.quick_reference(run_s, self.work.effort)
+        return self._reference
+
+    def race(self, float_there: Measurement) -> PlaceRace:
+        """Float beside all blocks in each form, in the place of `float_there`."""
+        place, base = float_there.variant.runtime, float_there.error or 0.0
+        work = self.work.in_place(place)
+        forms = self._forms(place)
+        models = {name: partial(work.builder(self.scheme).build, assignment) for name, assignment in forms.items()}
+        others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
+        models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
+        models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
+        error_of, start = loss_beside(work, self.reference(), self.metric), time.perf_counter()
+        raced = race(work, models, work.budget.race_s, error_of=error_of, judged=models)
+        # Kernels are timed in half as many rounds as whole models.
+        opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
+        float_s = _seconds(raced[FLOAT_RUN])
+        left = left_for_int8(self.max_loss, base)
+        coupled = self._coupled(forms)
+
+        def row(name: str, variant: Variant) -> Measurement:
+            result = raced[name]
+            if result.timed is None or result.error is None or name in coupled:
+                return Measurement(variant, refused=coupled.get(name, result.refused))
+            seconds = result.timed.wall.median_s
+            score_s = expected_s(float_s, seconds, result.error, left)
+            return Measurement(variant, seconds, float_s, result.error, score_s)
+
+        rows = [
+            row(name, Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment)))
+            for name, assignment in forms.items()
+        ]
+        runs = {INT8: self.scheme, **others} if INT8 in forms else {}
+        schemes = {
+            scheme: row(name, Variant(place, INT8, str(scheme), len(forms[INT8]))) for name, scheme in runs.items()
+        }
+        rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
+        best_s = min([float_s, *self._scores(rows, float_s)])
+        profiles = self._profiles(raced)
+        ran = {form.variant.form: form.seconds for form in rows} | {
+            str(each): row.seconds for each, row in schemes.items()
+        }
+        ran_s = {name: seconds for name, seconds in ran.items() if seconds is not None}
+        timed = {
+            name: (assignment, result.timed)
+            for name, assignment in {FLOAT_RUN: {}, **forms}.items()
+            if (result := raced[name]).timed is not None
+        }
+        # Places are compared by the race of all, since the machine's speed changes from race to race.
+        drift = 1.0 if float_there.seconds is None else float_there.seconds / float_s
+        return PlaceRace(
+            place=place,
+            base=base,
+            float_s=drift * float_s,
+            score_s=drift * best_s,
+            least_s=drift * min([_least_s(float_s, profiles, ran_s), *ran_s.values()]),
+            rows=tuple(rows),
+            schemes=schemes,
+            timed=timed,
+            profiles=profiles,
+            opening_s=opening_s,
+        )
+
+    def profile(self, result: PlaceRace) -> Profile:
+        """The profile of float and every form alone, from the race in a place."""
+        work = self.work.in_place(result.place)
+        forms = tuple(short for short, form in self.uncalibrated.items() if form.name in result.timed)
+        scheme = replace(self.scheme, uncalibrated=forms)
+        return of_pure_forms(work.model, work.graph, scheme, work.stopwatch, result.timed)
+
+    def _forms(self, place: str) -> dict[str, Assignment]:
+        """The assignments to race in a place: all candidates in int8, and all blocks that have another form in it."""
+        graph, forms = self.work.graph, dict[str, Assignment]()
+        if graph.candidates():
+            forms[INT8] = pure_assignments(graph, precisions(replace(self.scheme, uncalibrated=())))[INT8]
+        others = {
+            form.name: {block.name: form for block in blocks}
+            for form in self.uncalibrated.values()
+            if has_kernels(place, form) and (blocks := [block for block in graph.blocks if form.fits(block)])
+        }
+        if self.is_affordable(len(RACED) + len(others)):
+            forms |= others
+        return forms
+
+    def unraced(self, places: Collection[str]) -> tuple[str, Scheme]:
+        """The one of the usable `places`, and the scheme of a plan, for which there is no time for a race."""
+        is_large = not self._opens(len(RACED))  # OpenVINO compiles 5,000 operators in int8 for 25 s
+        if "bf16" in self.uncalibrated and OPENVINO in places and not is_large:
+            return OPENVINO, self.scheme if self._is_wanted else replace(self.scheme, uncalibrated=("bf16",))
+        return NAME if NAME in places else next(iter(places)), self.scheme
+
+    def _opens(self, variants: int) -> bool:
+        """Whether there is time to open so many variants of the model."""
+        return self.work.within(self.work.budget.race_s).sessions >= variants
+
+    def is_affordable(self, variants: int) -> bool:
+        """Whether there is time to race so many variants of the model."""
+        return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
+
+    def _profiles(self, raced: Mapping[str, RaceResult]) -> dict[str, Attribution]:
+        """The kernels of every model that ran, by block and tensor."""
+        attributor = Attributor(self.work.model, self.work.graph)
+        ran = {name: result.timed for name, result in raced.items() if result.timed is not None}
+        return {name: attributor.attribute(timed.optimized, timed.kernels) for name, timed in ran.items()}
+
+    def _coupled(self, forms: Mapping[str, Assignment]) -> dict[str, str]:
+        """Why a form is left out because rows of a batch change each other's answers. Only int8-dynamic has a scale
+        that rows share."""
+        dynamic = UNCALIBRATED["dyn"].name
+        if dynamic not in forms:
+            return {}
+        errors = row_errors(self.work, self.work.in_place(NAME).builder(self.scheme).build(forms[dynamic]))
+        return {dynamic: str(errors)} if errors is not None and errors.coupled else {}
+
+    def _scores(self, rows: Sequence[Measurement], float_s: float) -> list[float]:
+        """The latencies to expect of plans with each form. An LSTM has no int8 form, so the share of what int8-dynamic
+        gains there comes on top of what int8 gains."""
+        scores = {
+            row.variant.form: row.score_s for row in rows if row.score_s is not None and (row.kept or _is_int8(row))
+        }
+        dynamic, int8_s = UNCALIBRATED["dyn"], scores.get(INT8)
+        latencies_s = [*scores.values()]
+        if int8_s is not None and dynamic.name in scores:
+            fitting = [block for block in self.work.graph.blocks if dynamic.fits(block)]
+            recurrent = sum(block.flops for block in fitting if block.recurrent)
+            share = recurrent / max(1, sum(block.flops for block in fitting))
+            latencies_s.append(int8_s - share * (float_s - scores[dynamic.name]))
+        return latencies_s
+
+    def _other_schemes(self, place: str, forms: Mapping[str, Assignment]) -> list[Scheme]:
+        """The schemes that are raced beside the default one and the `forms`; none if one is wanted."""
+        has_kernels = place != NAME or "asimd" in instructions()
+        if self._is_wanted or INT8 not in forms or not has_kernels:
+            return []
+        is_affordable = self.is_affordable(len(RACED) + len(forms))
+        return [_SIGNED.narrow if self.scheme.reduced_range else _SIGNED] if is_affordable else []
+
+    def _all_int8(self, work: Work, scheme: Scheme) -> onnx.ModelProto:
+        """All candidate blocks in int8 under a scheme."""
+        assignment = pure_assignments(work.graph, precisions(scheme))[INT8]
+        return work.builder(scheme).build(assignment)
+
+
+def _least_s(float_s: float, profiles: Mapping[str, Attribution], forms: Collection[str]) -> float:
+    """The least that any mix of `forms` may take by their kernels, where float takes `float_s`; 0 where the noise
+    between two profiles of float is unknown."""
+    if not {FLOAT_RUN, FLOAT_AGAIN} <= profiles.keys():
+        return 0.0
+    measured = [profiles[form] for form in forms if form in profiles]
+    return float_s * least_share(profiles[FLOAT_RUN], profiles[FLOAT_AGAIN], measured)
+
+
+def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measurement:
+    """A form, kept if it promises a faster plan and no other form is both faster and more accurate; int8 is kept if it
+    runs."""
+    if row.seconds is None or row.error is None or row.score_s is None or row.float_s is None:
+        return row
+    if _is_int8(row):
+        return replace(row, kept=True)
+    others = [other for other in rows if other.seconds is not None and other.error is not None]
+    is_beaten = any(
+        (other.seconds or inf) < row.seconds and (other.error or 0.0) < row.error
+        for other in others
+        if other is not row
+    )
+    return replace(row, kept=row.score_s <= (1.0 - gain) * row.float_s and not is_beaten)
+
+
+def _is_int8(row: Measurement) -> bool:
+    return row.variant.form == INT8
+
+
+def _seconds(raced: RaceResult) -> float:
+    assert raced.timed is not None, "the first model of a race is never refused"
+    return raced.timed.wall.median_s
