@@ -97,8 +97,8 @@ def test_a_plan_that_is_not_portable_says_where_it_is_not_safe(tmp_path: Path) -
     assert result.table is not None
     (line,) = unsafe_processors(needs_of_plan(result.plan), result.profile.conditions.machine.instructions)
     assert [note for note in result.table.notes if "VNNI" in note] == [line]
-    result.export(tmp_path / "out")
-    assert f"**{line[0].upper()}{line[1:]}.**" in (tmp_path / "out" / "README.md").read_text()
+    result.save(tmp_path / "out")
+    assert f"**{line[0].upper()}{line[1:]}.**" in (tmp_path / "out" / "deploy" / "README.md").read_text()
 
 
 def test_a_scheme_that_is_not_portable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
