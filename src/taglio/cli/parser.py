@@ -108,7 +108,7 @@ COMMANDS = (
         "quickstart",
         "flow:quickstart",
         "optimise the embedded digits model and show the result",
-        "--out --max-error --verbose",
+        "--out --max-error",
         {"--out": option("workspace directory", type=Path, default=Path("out/quickstart")), "--max-error": _ERROR},
     ),
     Command(
@@ -126,7 +126,7 @@ COMMANDS = (
                 metavar="S",
             ),
         },
-        one="--max-latency --cpus --time-limit --no-samples --verbose",
+        one="--max-latency --cpus --time-limit --no-samples",
     ),
     Command(
         "profile",
@@ -150,7 +150,7 @@ COMMANDS = (
         "flow:build",
         "write the plan's components, prove that they equal the whole model, and write deploy/; with a limit: take the "
         "fastest plan for it from what optimize measured, confirm it, and write all that optimize writes",
-        f"folder {_LIMITED} --no-samples --verbose",
+        f"folder {_LIMITED} --no-samples",
         needs_limit=False,
     ),
     Command(
@@ -406,7 +406,7 @@ def run(options: argparse.Namespace) -> int:
 def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
     """The library's arguments among parsed `options` and the progress callback, except those named in `without` and
     those not given."""
-    ours = {"command", "after", "one", "several", "json", "verbose", "model", "data", "out", "folder", "cluster"}
+    ours = {"command", "after", "one", "several", "json", "model", "data", "out", "folder", "cluster"}
     ours |= {"steers", *without}
     values = {name: value for name, value in vars(options).items() if name not in ours and value is not None}
     first = getattr(options, "steers", None)
