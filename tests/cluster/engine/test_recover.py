@@ -46,7 +46,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
     there = Tried("near", "far", "further", "furthest", "cloud")
     monkeypatch.setattr(recover, "Links", lambda _: there)
     monkeypatch.setattr(
-        recover, "Pipeline", lambda deployment, *_: SimpleNamespace(deployment=deployment, close=lambda: None)
+        recover, "RequestPipeline", lambda deployment, *_: SimpleNamespace(deployment=deployment, close=lambda: None)
     )
     monkeypatch.setattr(recover, "deploy", lambda *_: SimpleNamespace(actors={}))
     return there
