@@ -11,8 +11,8 @@ import taglio
 from taglio.confirm.race import Patience
 from taglio.flow.confirm import confirmed, raced_inputs
 from taglio.flow.opening import Model
-from taglio.plan.one_machine import describe
 from taglio.plan.result import Limits, Plan
+from taglio.plan.tables import Tables
 from tests.models import Sketch, exact, saved
 
 QUICK = Patience(openings=4, seconds=2.0, most_pairs=9)
@@ -85,7 +85,7 @@ def test_a_source_that_is_faster_once_simplified_is_told(tmp_path: Path) -> None
     model.graph.input.extend(onnx.helper.make_tensor_value_info(name, 1, (400, 400)) for name in factors)
     work = Model(saved(model, tmp_path), {"x": g.rng.normal(0, 1, (12, 400)).astype(np.float32)}, threads=1)
     profile = taglio.profile_model(work, scheme=exact(), effort=0.02)
-    as_float = describe(work.graph, profile, None, Limits(0.5), {}, status="measured")
+    as_float = Tables(work.graph, profile).describe(Limits(0.5), {})
     result = confirmed(work, [as_float], as_float, QUICK)
     assert result.speedup is None
     (remark,) = result.remarks

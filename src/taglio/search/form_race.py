@@ -126,8 +126,8 @@ class FormRaces:
         others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
         models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
-        error_of, start = loss_beside(work, self.reference(), self.metric), time.perf_counter()
-        raced = race(work, models, work.budget.race_s, error_of=error_of, judged=models)
+        losses, start = dict.fromkeys(models, loss_beside(work, self.reference(), self.metric)), time.perf_counter()
+        raced = race(work, models, work.budget.race_s, losses=losses)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
         float_s = _seconds(raced[FLOAT_RUN])
