@@ -28,10 +28,11 @@ from cases import markdown, write
 from plan_networks import workload
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
-from taglio.cluster.planning.place import Answer, place
+from taglio.cluster.planning.place import Answer, Planner, place
 from taglio.cluster.planning.schedule import pipelines
-from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
+from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer, simulate
 from taglio.cluster.planning.workload import parse_objective
+from taglio.plan.result import GAP
 
 MOST_APART = 40
 # Speed beside the camera's, and links: Mbit/s, ms.
@@ -56,7 +57,7 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
     """Requests per second in the steady state, by simulation: all `requests` wait from the beginning, older ones go
     first, and the `machines` of a device take turns."""
     one, *_ = pipelines(answer.assembled, answer.totals)
-    tasks, transfers = list[Task](), list[Transfer]()
+    tasks, transfers = list[ComponentTask](), list[Transfer]()
     for turn in range(requests):
         first = len(tasks)
         tasks += [replace(task, device=_at_turn(machines, task.device, turn)) for task in one.tasks]
@@ -84,7 +85,10 @@ def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any
     profiles = {device.name: work.profiles[device.like or device.name] for device in cluster.devices}
     works, aim = [replace(work, profiles=profiles)], parse_objective("throughput")
     begun, busy_s = time.perf_counter(), time.process_time()
-    answer = place(works, cluster, aim, time_limit_s=time_limit_s, replicas=way == "grouped")
+    if way == "grouped":
+        answer = place(works, cluster, aim, time_limit_s=time_limit_s)
+    else:
+        answer = Planner(works, cluster, aim, None, GAP, time_limit_s).answer(why=True)
     took_s, busy_s, (plan,) = time.perf_counter() - begun, time.process_time() - busy_s, answer.plans
     machines = plan.machines()
     beyond = [usage for usage in plan.usage if usage.device != cluster.start]

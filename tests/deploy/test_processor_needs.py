@@ -2,14 +2,14 @@
 
 import pytest
 
-from taglio.deploy.processor_needs import Needs, lacks, needs_of, unsafe_processors
+from taglio.deploy.processor_needs import ProcessorNeeds, lacks, needs_of, unsafe_processors
 from taglio.quantize.precision import BFLOAT16, FLOAT32, UNCALIBRATED, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME, parse_scheme
 
 AVX2, VNNI, ARM = ("avx2",), ("avx2", "avx512f", "avx512_vnni"), ("asimd", "asimddp")
 BF16 = (*VNNI, "avx512_bf16")
 _, INT8, ANCHOR = precisions(DEFAULT_SCHEME)
-WIDE = Needs(("int8",))
+WIDE = ProcessorNeeds(("int8",))
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,17 @@ WIDE = Needs(("int8",))
     ],
 )
 def test_forms_with_weights_of_8_bits_need_wide_sums(forms: list[object], wide: tuple[str, ...]) -> None:
-    assert needs_of(forms) == Needs(wide, BFLOAT16 in forms)  # type: ignore[arg-type]
+    assert needs_of(forms) == ProcessorNeeds(wide, BFLOAT16 in forms)  # type: ignore[arg-type]
 
 
 def test_where_a_plan_is_not_safe_depends_on_where_it_was_measured() -> None:
-    assert unsafe_processors(Needs(), VNNI) == ()
+    assert unsafe_processors(ProcessorNeeds(), VNNI) == ()
     (line,) = unsafe_processors(WIDE, VNNI)
     assert line.startswith("not safe on x86 processors without VNNI: sums of 8-bit weights (int8) saturate there")
     assert unsafe_processors(WIDE, ARM) == (line,)
     (line,) = unsafe_processors(WIDE, AVX2)
     assert "were measured on a processor without VNNI, where sums saturate" in line
-    (line,) = unsafe_processors(Needs(bfloat16=True), BF16)
+    (line,) = unsafe_processors(ProcessorNeeds(bfloat16=True), BF16)
     assert line.startswith("not as fast on processors without bfloat16")
 
 
@@ -60,9 +60,9 @@ def test_a_processor_that_cannot_add_so_is_named(
 
 
 def test_a_processor_without_bfloat16_is_named() -> None:
-    needs = Needs(bfloat16=True)
+    needs = ProcessorNeeds(bfloat16=True)
     for have in (BF16, (*VNNI, "amx_bf16"), (*ARM, "bf16")):
         assert lacks(needs, BF16, have) == ()
     (line,) = lacks(needs, BF16, VNNI)
     assert line.startswith("this processor lacks bfloat16 (AVX512_BF16 or AMX_BF16)")
-    assert lacks(Needs(), BF16, AVX2) == ()
+    assert lacks(ProcessorNeeds(), BF16, AVX2) == ()

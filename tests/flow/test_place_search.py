@@ -9,7 +9,7 @@ import pytest
 
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.describe import predicted_error
-from taglio.cluster.planning.place import Running
+from taglio.cluster.planning.place import RunningPlans
 from taglio.error.measure import Evidence
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.errors import Infeasible
@@ -111,7 +111,7 @@ def test_what_was_measured_is_not_measured_again() -> None:
     model = candidate(1.0)
     first = place(model, CLUSTER, time_limit_s=1.0)
     count = measured(model)
-    second = place(model, CLUSTER, running=Running(first.plans, 1.0), time_limit_s=1.0)
+    second = place(model, CLUSTER, running=RunningPlans(first.plans, 1.0), time_limit_s=1.0)
     assert measured(model) == count and second.plans[0].placements == first.plans[0].placements
 
 
@@ -121,10 +121,10 @@ def test_a_running_plan_that_holds_may_stay_though_it_is_predicted_to_break_the_
     plans = place(model, CLUSTER, time_limit_s=1.0).plans
     assert predicted_error(model.error, model.work.graph, plans[0]) > LIMIT
     other = candidate(0.5)
-    answer = place(other, CLUSTER, running=Running(plans, 1.0), time_limit_s=1.0)
+    answer = place(other, CLUSTER, running=RunningPlans(plans, 1.0), time_limit_s=1.0)
     assert answer.plans[0].placements == plans[0].placements
     broken = candidate(2.0)
-    answer = place(broken, CLUSTER, running=Running(plans, 1.0), time_limit_s=1.0)
+    answer = place(broken, CLUSTER, running=RunningPlans(plans, 1.0), time_limit_s=1.0)
     assert answer.plans[0].placements != plans[0].placements
 
 

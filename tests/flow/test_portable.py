@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import taglio
-from taglio.deploy.processor_needs import Needs, unsafe_processors
+from taglio.deploy.processor_needs import ProcessorNeeds, unsafe_processors
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
 from taglio.flow.deliver import needs_of_plan
@@ -65,7 +65,7 @@ def test_a_portable_plan_answers_alike_where_sums_saturate(
 ) -> None:
     result = optimized(monkeypatch, have, portable=True)
     assert len(result.plan.assignment()) > 0
-    assert needs_of_plan(result.plan) == Needs()
+    assert needs_of_plan(result.plan) == ProcessorNeeds()
     assert saturating_products(result.model) == ""
     assert difference(result.model) <= LIMIT / 10
     assert result.table is not None and not any("--portable" in note for note in result.table.notes)
@@ -97,8 +97,8 @@ def test_a_plan_that_is_not_portable_says_where_it_is_not_safe(tmp_path: Path) -
     assert result.table is not None
     (line,) = unsafe_processors(needs_of_plan(result.plan), result.profile.conditions.machine.instructions)
     assert [note for note in result.table.notes if "VNNI" in note] == [line]
-    result.export(tmp_path / "out")
-    assert f"**{line[0].upper()}{line[1:]}.**" in (tmp_path / "out" / "README.md").read_text()
+    result.save(tmp_path / "out")
+    assert f"**{line[0].upper()}{line[1:]}.**" in (tmp_path / "out" / "deploy" / "README.md").read_text()
 
 
 def test_a_scheme_that_is_not_portable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import Probes
-from taglio.cluster.engine.resident import Facts
+from taglio.cluster.engine.resident import DeviceFacts
 from taglio.cluster.engine.result import ClusterRun
 from taglio.errors import plural
 from taglio.report.parts import Part, Table, Text
@@ -15,7 +15,7 @@ from taglio.runtimes.session import package
 _MBIT = 8e-6
 
 
-def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Facts]) -> list[Part]:
+def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, DeviceFacts]) -> list[Part]:
     """One row per device."""
     rows = []
     for name, up in alive.items():

@@ -1,22 +1,30 @@
 """Commands that start and stop devices on this machine. Imports no runtime: they answer quickly."""
 
 import argparse
-from typing import Any
 
 from taglio.cli.output import Shown
 from taglio.cluster.engine import device, local
-from taglio.cluster.engine.lock import Lock, default_token
+from taglio.cluster.engine.local import LocalDevice
+from taglio.cluster.engine.lock import default_token
 from taglio.cores import available_cores
-from taglio.errors import plural
+from taglio.errors import BadOption, plural
 from taglio.report.console import say
 
 
 def start(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster start`."""
-    names = ("head", "address", "port", "memory_mb", "progress")
-    arguments: dict[str, Any] = {name: getattr(options, name) for name in names}
-    lock, threads = Lock(options.token or default_token(), options.tls), options.threads or available_cores()
-    started = device.start(options.name, host=options.host or device.LOOPBACK, threads=threads, lock=lock, **arguments)
+    if options.head == (options.address is not None):
+        raise BadOption("give either `head`, on the first device, or `address` HOST:PORT of the head, on the others")
+    started = LocalDevice(
+        name=options.name,
+        host=options.host,
+        address=options.address or f"{options.host}:{options.port}",
+        head=options.head,
+        threads=options.threads or available_cores(),
+        token=str((options.token or default_token()).resolve()),
+        tls=str(options.tls.resolve()) if options.tls else None,
+    )
+    device.start(started, options.progress)
 
     def tables() -> None:
         say(f'device "{started.name}" joined the cluster at {started.address} with {plural(started.threads, "thread")}')

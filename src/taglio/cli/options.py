@@ -13,7 +13,6 @@ from taglio.cores import available_cores
 from taglio.errors import plural
 from taglio.ways.demand import Demand
 
-_MOST_THREADS = 64
 # Larger ones are mistakes, and some would not fit where they end up: in artifacts, in the kernel's timeouts.
 _MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 1e9
 
@@ -79,7 +78,7 @@ def duration(text: str) -> float:
 def thread_count(text: str) -> int:
     """Parse a number of threads, limited to a sensible maximum: starting a hundred thousand takes minutes."""
     value, cores = positive(text), available_cores()
-    most = max(_MOST_THREADS, 4 * cores)
+    most = max(64, 4 * cores)
     if value > most:
         raise argparse.ArgumentTypeError(
             f"{text} is more than the maximum of {most} (this machine has {plural(cores, 'core')})"
@@ -180,7 +179,6 @@ OPTIONS: dict[str, Facts] = {
     "--out": option("workspace directory", type=Path, required=True),
     "--no-samples": option("leave samples out of deploy/, for private data", action="store_false", dest="samples"),
     "--json": option("print one JSON object instead of tables", **_FLAG),
-    "--verbose": option("print every table and note, not only the answer", **_FLAG),
     "--shape": option(
         "shape of an input whose sizes the model leaves open (repeatable; default: from the data)",
         action=_Shape,

@@ -108,7 +108,7 @@ COMMANDS = (
         "quickstart",
         "flow:quickstart",
         "optimise the embedded digits model and show the result",
-        "--out --max-error --verbose",
+        "--out --max-error",
         {"--out": option("workspace directory", type=Path, default=Path("out/quickstart")), "--max-error": _ERROR},
     ),
     Command(
@@ -126,7 +126,7 @@ COMMANDS = (
                 metavar="S",
             ),
         },
-        one="--max-latency --cpus --time-limit --no-samples --verbose",
+        one="--max-latency --cpus --time-limit --no-samples",
     ),
     Command(
         "profile",
@@ -150,7 +150,7 @@ COMMANDS = (
         "flow:build",
         "write the plan's components, prove that they equal the whole model, and write deploy/; with a limit: take the "
         "fastest plan for it from what optimize measured, confirm it, and write all that optimize writes",
-        f"folder {_LIMITED} --no-samples --verbose",
+        f"folder {_LIMITED} --no-samples",
         needs_limit=False,
     ),
     Command(
@@ -175,16 +175,13 @@ COMMANDS = (
         "cluster start",
         "devices:start",
         "start a device here (the first with --head) and wait until it has joined the cluster",
-        "--name --head --address --host --port --threads --memory-mb --token --tls",
+        "--name --head --address --host --port --threads --token --tls",
         {
             "--name": {**_DEVICE, "required": True},
             "--head": option("start the cluster; other devices join this one", action="store_true"),
             "--address": option("address of the head to join", metavar="HOST:PORT"),
-            "--host": option("address to listen on (default 127.0.0.1: this machine only)"),
+            "--host": option("address to listen on (default 127.0.0.1: this machine only)", default="127.0.0.1"),
             "--port": option("port of the head (default 6379)", type=port, default=6379),
-            "--memory-mb": option(
-                "memory for tensors in transit, in MB, at least 80 (default 200)", type=positive, default=200
-            ),
             "--token": option(
                 "file with the secret shared by all devices (default ~/.ray/auth_token; the head creates it)",
                 type=Path,
@@ -239,13 +236,13 @@ COMMANDS = (
     Command(
         "export",
         "flow:export",
-        "write deploy/ as a model repository of Triton or OpenVINO Model Server, or copy it unchanged",
+        "write deploy/ as a model repository of Triton or OpenVINO Model Server",
         "folder --layout target",
         {
             "--layout": option(
-                "plain (default: a copy of deploy/), triton or ovms; refused if the server would answer differently",
-                choices=("plain", "triton", "ovms"),
-                default="plain",
+                "triton or ovms; refused if the server would answer differently",
+                choices=("triton", "ovms"),
+                required=True,
             ),
             "target": option("new directory to write", type=Path, metavar="DIR"),
         },
@@ -409,7 +406,7 @@ def run(options: argparse.Namespace) -> int:
 def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
     """The library's arguments among parsed `options` and the progress callback, except those named in `without` and
     those not given."""
-    ours = {"command", "after", "one", "several", "json", "verbose", "model", "data", "out", "folder", "cluster"}
+    ours = {"command", "after", "one", "several", "json", "model", "data", "out", "folder", "cluster"}
     ours |= {"steers", *without}
     values = {name: value for name, value in vars(options).items() if name not in ours and value is not None}
     first = getattr(options, "steers", None)

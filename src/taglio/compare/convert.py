@@ -35,7 +35,6 @@ WORKERS = {
 }  # fmt: skip
 # Largest relative change of outputs by a conversion. Quantised models may round differently in places.
 MOST_DISTANCE = 0.01
-_CHECKED = 8
 CACHE_BYTES = 5 * 10**9
 _LIMITS = WorkerLimits(600.0, sys.maxsize)
 Example = tuple[tuple[int, ...], str]
@@ -157,7 +156,7 @@ def distance(
     record = converted.path.with_suffix(".json")
     distances = _read(record)
     if data_sha256 not in distances:
-        samples = samples[:_CHECKED]
+        samples = samples[:8]
         with scratch() as work:
             request = Request("reference", str(work), WORKERS[converted.kind], str(model.absolute()), converted.kind)
             inputs, held_out = tuple(samples[0]), tuple(tuple(sample.values()) for sample in samples)

@@ -47,14 +47,9 @@ from taglio.transaction import held
 
 BACKENDS = tuple(environments.BACKENDS)
 READS_ONNX = frozenset({"onnxruntime", "openvino"})
-MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 # Emptied by every comparison: no name that a folder of the user's may have.
 _WORK, _MODELS = "compare-work", "models"
-_LONGEST_NAME = 100
-_BUDGET_S = 30.0
 _STOPPED = "the comparison was stopped before this row"
-# Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
-_STOP_AT, _TIME_AT = 0.5, 0.5
 Reader = Callable[[tuple[InputSpec, ...]], Dataset]
 
 
@@ -97,9 +92,9 @@ def compare_backends(
     unknown = [name for name in backends if name not in BACKENDS]
     if unknown:
         raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(BACKENDS)}")
-    memory_bytes = int(_STOP_AT * free_bytes() if memory_limit is None else positive("memory_limit", memory_limit))
+    memory_bytes = int(free_bytes() / 2 if memory_limit is None else positive("memory_limit", memory_limit))
     limits = WorkerLimits(positive("row_limit_s", row_limit_s), memory_bytes)
-    budget_s, options = _BUDGET_S * positive("effort", effort), SessionOptions(threads or available_cores())
+    budget_s, options = 30.0 * positive("effort", effort), SessionOptions(threads or available_cores())
     fixed = {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
     with scratch() as temporary, held(folder := Path(out or temporary / "out"), create=True):
         model_path = _model(model, temporary)
@@ -156,7 +151,7 @@ def _model(model: Any, folder: Path) -> Path:
         return Path(model)
     if not isinstance(model, onnx.ModelProto):
         raise BadModel(f"`model` has the type {type(model).__name__}: give a path or an onnx.ModelProto")
-    name = re.sub(r"[^\w.-]", "_", model.graph.name)[:_LONGEST_NAME] or "model"
+    name = re.sub(r"[^\w.-]", "_", model.graph.name)[:100] or "model"
     path = folder / f"{name}.onnx"
     onnx.save(model, path)
     return path
@@ -199,7 +194,7 @@ def _opened(path: Path, shapes: Mapping[str, tuple[int, ...]], read: Reader, see
     model = load_model(path, shapes, samples)
     if any(spec.dynamic for spec in model.inputs):
         model = load_model(path, shapes_of(datasets[0].samples[0]), samples)
-    data = split(datasets[0], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
+    data = split(datasets[0], seed=seed, max_calibration=64, max_held_out=16)
     return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
 
 
@@ -228,7 +223,7 @@ def _request(source: OnnxSource, kind: str, model: Path, work: Path, budget_s: f
         parts=find_parts(source.model, source.data.held_out.samples),
         threads=source.options.threads,
         budget_s=budget_s,
-        memory_bytes=int(_TIME_AT * memory_bytes),
+        memory_bytes=memory_bytes // 2,  # at which a worker times its open rows
     )
 
 

@@ -14,7 +14,6 @@ from taglio.quantize.scheme import ActivationType, Scheme, Symmetry
 from taglio.runtimes import cuda
 
 FLOAT = "float32"
-_TOP_FLOPS = (10, 20)
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
 _BOTH = (False, True)
 
@@ -62,7 +61,7 @@ def forms() -> tuple[OnnxForm, ...]:
         OnnxForm(
             f"mixed-{_sym(symmetric)}-top-{count}", "mixed", _scheme("u8", "s8", symmetric, True), f"top-flops:{count}"
         )
-        for symmetric, count in product(_BOTH, _TOP_FLOPS)
+        for symmetric, count in product(_BOTH, (10, 20))
     ]
     return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
 

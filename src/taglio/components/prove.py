@@ -24,8 +24,6 @@ TOLERANCE = 1e-5
 # Components may differ from the whole by this many times its own variation, which few samples estimate.
 _TIMES = 4.0
 _LAST_BIT = 2.0**-22
-# A larger difference is rounding only if there is none without fusion and layouts.
-_MOST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,8 @@ def prove(
     if largest > limit:
         repeated, unfused, *apart = _otherwise(whole, output_names, samples)
         varies, random = max(_largest(answers, varied) for varied in (unfused, *apart)), _largest(answers, repeated)
-        limit = max(limit, min(_MOST, _TIMES * varies), _TIMES * random)
+        # A larger difference than a tenth is rounding only if there is none without fusion and layouts.
+        limit = max(limit, min(0.1, _TIMES * varies), _TIMES * random)
         if limit < largest <= _TIMES * varies:
             plain = _in_pieces(folder, manifest, samples, replace(options, optimization=Optimization.NONE))
             limit = _TIMES * varies if _largest(unfused, plain) <= TOLERANCE else limit

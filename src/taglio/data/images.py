@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from taglio.data.dataset import Dataset, Sample, span
 from taglio.data.items import SampleRequest, SourceItems, from_items
@@ -18,8 +18,6 @@ from taglio.errors import BadData, BadOption, one_line
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 # Pillow looks at a file's content, not its name, and starts another program for EPS: so the formats are listed here.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
-PAD_PIXEL = 114
-_ORIENTATION = 0x0112  # of EXIF
 _TURNED = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -135,7 +133,7 @@ def _upright(image: Image.Image) -> Image.Image:
     """The image turned as its EXIF says, or as it is if that cannot be read. ImageOps.exif_transpose also writes EXIF
     again, which fails for tags of odd types."""
     try:
-        turned = _TURNED.get(image.getexif().get(_ORIENTATION, 1))
+        turned = _TURNED.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # of many kinds; the pixels do not need it
         return image
     return image if turned is None else image.transpose(turned)
@@ -179,7 +177,7 @@ def _crop(image: Image.Image, width: int, height: int, edge: int | None, method:
 def _letterbox(image: Image.Image, width: int, height: int, method: Image.Resampling) -> Image.Image:
     ratio = min(width / image.width, height / image.height)
     size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
-    padded = Image.new(image.mode, (width, height), (PAD_PIXEL,) * len(image.getbands()))
+    padded = Image.new(image.mode, (width, height), (114,) * len(image.getbands()))
     corner = ((width - size[0]) // 2, (height - size[1]) // 2)
     padded.paste(image.resize(size, method), corner)
     return padded

@@ -7,8 +7,6 @@ from taglio.data.dataset import Split, part
 
 # Distinct held-out inputs from which a third is kept: eight at least are then unseen, and sixteen are searched on.
 FEWEST = 24
-# One in so many is kept.
-_ONE_IN = 3
 
 
 def unseen_rows(held_out: Sequence[Hashable], calibration: Sequence[Hashable]) -> list[int]:
@@ -22,7 +20,7 @@ def unseen_rows(held_out: Sequence[Hashable], calibration: Sequence[Hashable]) -
     fresh = [digest for digest in dict.fromkeys(held_out) if digest not in calibrated]
     if len(fresh) < FEWEST:
         return []
-    unseen_digests = set(fresh[_ONE_IN - 1 :: _ONE_IN])
+    unseen_digests = set(fresh[2::3])
     return [row for row, digest in enumerate(held_out) if digest in unseen_digests]
 
 

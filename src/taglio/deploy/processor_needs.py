@@ -20,7 +20,7 @@ _BFLOAT16 = "bfloat16 (AVX512_BF16 or AMX_BF16)"
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ProcessorNeeds:
     """`wide_sums` are the forms of a plan whose answers depend on how a processor adds u8×s8 products; `bfloat16` says
     whether blocks compute in it."""
 
@@ -28,14 +28,14 @@ class Needs:
     bfloat16: bool = False
 
 
-def needs_of(forms: Iterable[Precision]) -> Needs:
+def needs_of(forms: Iterable[Precision]) -> ProcessorNeeds:
     """The needs of a plan with blocks in these forms."""
     forms = [*forms]
     wide = dict.fromkeys(form.name for form in forms if form.may_saturate)
-    return Needs(tuple(wide), BFLOAT16 in forms)
+    return ProcessorNeeds(tuple(wide), BFLOAT16 in forms)
 
 
-def unsafe_processors(needs: Needs, measured_on: Collection[str]) -> tuple[str, ...]:
+def unsafe_processors(needs: ProcessorNeeds, measured_on: Collection[str]) -> tuple[str, ...]:
     """The processors on which answers or speed differ from those measured on a processor with the instruction sets
     `measured_on`, one line each."""
     lines = []
@@ -59,7 +59,7 @@ def unsafe_processors(needs: Needs, measured_on: Collection[str]) -> tuple[str, 
     return tuple(lines)
 
 
-def lacks(needs: Needs, measured_on: Collection[str], here: Collection[str]) -> tuple[str, ...]:
+def lacks(needs: ProcessorNeeds, measured_on: Collection[str], here: Collection[str]) -> tuple[str, ...]:
     """The needs of a plan that a processor with the instruction sets `here` does not meet, one line each, with what to
     do. The plan was measured on a processor with `measured_on`. A processor that can do more lacks nothing, although
     answers differ where its sums are exact."""

@@ -18,17 +18,9 @@ from taglio.quantize.scheme import Scheme
 from taglio.student import t_quantile
 
 _FOLDS = 6
-# An output whose error never reached this share of the largest gets no model: it cannot break a limit. If more outputs
-# than `_MOST` reached it, those that most often had the largest error get one: plans are measured on all outputs.
-_NEAR, _MOST = 0.5, 8
 _TINY = 1e-9
-# The interval is computed from subsets whose errors are within this factor of the limit, if there are enough.
-_NEAR_BY = 3.0
-_FEWEST_NEAR = 8
 # The log ratio of error to prediction that is assumed where it is unknown.
 _UNKNOWN = log(2.0)
-# Probability that the stated share of subsets is covered.
-_ASSURED = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,18 +134,23 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
 
 
 def _worst(shares: np.ndarray) -> np.ndarray:
-    """The outputs to model, in order, from their errors as shares of the largest, [readings, outputs]."""
-    near = np.flatnonzero((shares >= _NEAR).any(axis=0))
+    """The outputs to model, in order, from their errors as shares of the largest, [readings, outputs].
+
+    An output whose error never reached half of the largest gets no model: it cannot break a limit. If more than eight
+    did, those that most often had the largest error get one: plans are measured on all outputs.
+    """
+    near = np.flatnonzero((shares >= 0.5).any(axis=0))
     ahead = (shares[:, near] >= 1.0).sum(axis=0) + shares[:, near].mean(axis=0)
-    return np.sort(near[np.argsort(-ahead, kind="stable")[:_MOST]])
+    return np.sort(near[np.argsort(-ahead, kind="stable")[:8]])
 
 
 def _near_limit(errors: np.ndarray, near: float | None) -> np.ndarray:
-    """The subsets that the interval is computed from, bool [subsets]: those near the limit, or all if those are few."""
+    """The subsets that the interval is computed from, bool [subsets]: those within a factor of three of the limit, or
+    all if those are fewer than eight."""
     if near is None:
         return np.ones(len(errors), bool)
-    close = (errors > near / _NEAR_BY) & (errors < near * _NEAR_BY)
-    return close if close.sum() >= _FEWEST_NEAR else np.ones(len(errors), bool)
+    close = (errors > near / 3.0) & (errors < near * 3.0)
+    return close if close.sum() >= 8 else np.ones(len(errors), bool)
 
 
 def _start(measured: Measured, output: int) -> np.ndarray:
@@ -231,13 +228,13 @@ def upper_miss(misses: Sequence[float], confidence: float, unknown: float) -> fl
 
     The conformal quantile is right only on average over the subsets that happen to be measured: with 96 of them, one
     draw in ten covers less than 87 % instead of 90 %. So the rank is that of a tolerance limit (Wilks 1941; Vovk 2012):
-    the lowest that covers the share with probability `_ASSURED`, or the largest miss if there are too few.
+    the lowest that covers the share with a probability of 90 %, or the largest miss if there are too few.
     """
     ordered, count = sorted(misses), len(misses)
     below = 0.0  # probability that at most rank − 1 of the misses are under the true quantile
     for rank, miss in enumerate(ordered, 1):
         ways = lgamma(count + 1) - lgamma(rank) - lgamma(count - rank + 2)
         below += exp(ways + (rank - 1) * log(confidence) + (count - rank + 1) * log(1.0 - confidence))
-        if below >= _ASSURED or rank == count:
+        if below >= 0.9 or rank == count:
             return max(0.0, miss)
     return unknown

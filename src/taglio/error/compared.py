@@ -6,14 +6,9 @@ import numpy as np
 
 # Larger values count as infinite: masks use them in place of −inf.
 _INFINITE = 1e30
-# Squares of larger values, or of smaller ones, do not fit into float32.
-_LARGE, _SMALL = 1e15, 1e-15
 # Values whose binary exponents are at least this, and exceed those of all smaller values by at least this, are masks,
 # such as −10⁴ and −10⁹ before a Softmax: about a thousand times larger.
 _MASK_BITS = 10
-# So are values that occur again, if they are this many times as large as any other and at least this large: an exact 1
-# may be a probability.
-_BEYOND, _LEAST_MASK = 2.0, 10.0
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -76,13 +71,16 @@ def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, 
             scale = np.where(mask, level / np.where(mask, size, 1.0), 1.0).astype(np.float32)
             a, b, top = a * scale, b * scale, level
             size = np.abs(a)
-    if top >= _LEAST_MASK:
+    # Values that occur again are masks too, if twice as large as any other and at least 10: an exact 1 may be a
+    # probability.
+    if top >= 10.0:
         extreme = a[size.argmax()]
         same = a == extreme
         next_largest = float(size[~same].max(initial=0.0))
-        if np.count_nonzero(same) > 1 and 0.0 < _BEYOND * next_largest <= abs(extreme):
+        if np.count_nonzero(same) > 1 and 0.0 < 2.0 * next_largest <= abs(extreme):
             a, b, top = np.where(same, 0.0, a), np.where(same, b - extreme, b), next_largest
-    return (a, b) if _SMALL < top < _LARGE else (a.astype(np.float64), b.astype(np.float64))
+    # Squares of larger values, or of smaller ones, do not fit into float32.
+    return (a, b) if 1e-15 < top < 1e15 else (a.astype(np.float64), b.astype(np.float64))
 
 
 def _masks(size: np.ndarray) -> np.ndarray:

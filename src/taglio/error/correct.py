@@ -15,15 +15,7 @@ from taglio.error.measure import Evidence
 from taglio.error.model import ErrorModel, OutputModel
 from taglio.model.graph import Graph
 
-# Passes over all plans.
-_SWEEPS = 20
-# The root of the factor by which a plan was off concerns blocks in the same forms elsewhere too, up to this much.
-_SURPRISE = 2.0
-# An error is counted as at most this many times the limit: beyond that, noises no longer add up.
-_FAR = 4.0
 _SMALLEST = 1e-9
-# A part whose error exceeds this share of the limit may break it.
-_NEAR = 0.5
 
 
 def corrected(model: ErrorModel, graph: Graph, evidence: Sequence[Evidence], limit: float) -> ErrorModel:
@@ -34,8 +26,8 @@ def corrected(model: ErrorModel, graph: Graph, evidence: Sequence[Evidence], lim
 
 def _added(outputs: Sequence[OutputModel], evidence: Sequence[Evidence], limit: float) -> list[OutputModel]:
     """Models of the parts that a study left out, since others had larger errors, and that a plan brought near `limit`:
-    each begins as that of the part whose errors were most like its own."""
-    near = {part for plan in evidence for part, error in plan.l2.items() if error > _NEAR * limit}
+    each begins as that of the part whose errors were most like its own. Near is above half of the limit."""
+    near = {part for plan in evidence for part, error in plan.l2.items() if error > 0.5 * limit}
     left_out = sorted(near - {output.output for output in outputs})
     if not outputs or not left_out:
         return []
@@ -54,7 +46,7 @@ def _added(outputs: Sequence[OutputModel], evidence: Sequence[Evidence], limit: 
 def _corrected(output: OutputModel, graph: Graph, evidence: Sequence[Evidence], limit: float) -> OutputModel:
     noise = np.array([term.own for term in output.blocks] + [term.noise for term in output.edges])
     forms = np.array([term.precision for term in output.blocks] + ["int8"] * len(output.edges))
-    far = output.noise_limit(_FAR * limit)
+    far = output.noise_limit(4.0 * limit)  # larger errors count as this: beyond it, noises no longer add up
     rows: list[tuple[np.ndarray, float]] = []
     for plan in evidence:
         terms = output.terms(graph, plan.assignment, plan.wired)
@@ -66,9 +58,10 @@ def _corrected(output: OutputModel, graph: Graph, evidence: Sequence[Evidence], 
         measured = min(measured, far)
         elsewhere = np.isin(forms, forms[terms])
         elsewhere[terms] = False
-        noise[elsewhere] *= np.clip((measured / max(predicted, _SMALLEST**2)) ** 0.5, 1.0 / _SURPRISE, _SURPRISE)
+        # The root of the factor by which a plan was off concerns blocks in the same forms elsewhere too.
+        noise[elsewhere] *= np.clip((measured / max(predicted, _SMALLEST**2)) ** 0.5, 0.5, 2.0)
         rows.append((terms, measured))
-        for _ in range(_SWEEPS):
+        for _ in range(20):
             for chosen, total in rows:
                 noise[chosen] *= total / max(noise[chosen].sum(), _SMALLEST**2)
     return output.with_noise(noise)

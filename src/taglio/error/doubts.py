@@ -20,10 +20,6 @@ from taglio.quantize.scheme import Scheme
 
 # Distinct inputs below which ranges and errors may not hold for other inputs.
 _FEW = 16
-# Held-out inputs below which one answer changes a metric that counts answers by more than 1 %.
-_COUNTED = 100
-# Share of its calibrated range by which an input may exceed it (values beyond are clipped).
-_OVERFLOW = 0.25
 # Inputs scaled from pixels, to 0 to 1, −1 to 1 or by mean and deviation, are at most about 3 in magnitude.
 _FRACTIONS = 4.0
 # Inputs that are named in one line.
@@ -190,7 +186,7 @@ def exchanged_rows(metric: Metric, ranked: Sequence[str]) -> str:
 
 def coarse_metric(metric: Metric, inputs: int) -> str:
     """A line if a metric that counts answers, one or several per input, has too few `inputs`, or ""."""
-    if metric.smooth or inputs >= _COUNTED:
+    if metric.smooth or inputs >= 100:  # one answer changes it by 1 % at most
         return ""
     return f"{metric.name} on {inputs} held-out inputs: each counts for {1 / inputs:.1%}; give more data"
 
@@ -198,7 +194,8 @@ def coarse_metric(metric: Metric, inputs: int) -> str:
 def unlike_calibration(
     calibrated: Mapping[str, tuple[float, float]], held_out: Iterable[Mapping[str, np.ndarray]]
 ) -> str:
-    """A line if `held_out` inputs far exceed their `calibrated` ranges, lowest and highest by tensor, or ""."""
+    """A line if `held_out` inputs exceed their `calibrated` ranges, lowest and highest by tensor, by more than a
+    quarter, or "". Values beyond a range are clipped."""
     excess: dict[str, float] = {}
     for sample in held_out:
         for name in sample.keys() & calibrated.keys():
@@ -209,7 +206,7 @@ def unlike_calibration(
                 beyond = max(low - float(finite.min()), float(finite.max()) - high) / width
                 excess[name] = max(beyond, excess.get(name, 0.0))
     worst = max(excess, key=lambda name: excess[name], default="")
-    if not worst or excess[worst] <= _OVERFLOW:
+    if not worst or excess[worst] <= 0.25:
         return ""
     return (
         f"held-out inputs are unlike the calibration inputs: {worst} exceeds its calibrated range by "

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_RIDGE, _LEVEL_RIDGE, _EXPONENT_RIDGE = 0.1, 0.01, 0.1
 _FLOOR = 1e-9
-_ITERATIONS = 25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,14 +38,13 @@ def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray) -> Terms:
     if len(target) == 0:
         return Terms(start, level, exponent)
     size = len(start)
-    ridge = np.array([_RIDGE] * size + [_LEVEL_RIDGE, _EXPONENT_RIDGE])
+    ridge = np.array([0.1] * size + [0.01, 0.1])  # of the noises, the level and the exponent
     damping, previous = 1e-3, np.inf
-    for _ in range(_ITERATIONS):
+    for _ in range(25):
         noise = start * np.exp(theta)
         total = rows @ noise
         residual = target - (level + 0.5 * exponent * np.log(total))
-        cost = float(np.sum(residual**2) + _RIDGE * np.sum(theta**2))
-        cost += _LEVEL_RIDGE * level**2 + _EXPONENT_RIDGE * (exponent - 1.0) ** 2
+        cost = float(np.sum(residual**2) + ridge @ np.array([*theta, level, exponent - 1.0]) ** 2)
         if cost > previous * (1 + 1e-12):
             damping *= 10.0
             if damping > 1e6:

@@ -9,16 +9,8 @@ within the noise floor of a detector's scores is irrelevant.
 import numpy as np
 
 _KEPT, _JUDGED = 256, 8192
-# Values, and changes between inputs, are constant if they vary by less than this share of the root mean square.
-_VARIES, _VARIES_BY_INPUT = 1e-5, 1e-2
-# A value counts if it is this many standard deviations from the median; fewest such values to judge by, and to call
-# them constant.
-_OFF_BULK, _FEWEST, _FEWEST_CONSTANT = 0.1, 16, 4
-_FEWEST_INPUTS = 4
-# A value has become another if it moved by this many standard deviations: 8 bits round a saturated sigmoid to 0 or 1.
-_MOVED = 0.02
-# The share of values that may become equal; the least rank correlation.
-_ALIKE, _ORDER = 0.5, 0.5
+# The fewest values off the bulk to judge by.
+_FEWEST = 16
 
 
 class Watch:
@@ -57,11 +49,11 @@ class Watch:
         return _values_lost(a, b, ordered) or (self._change_lost() if ordered else "")
 
     def _change_lost(self) -> str:
-        if len(self._drawn) < _FEWEST_INPUTS or len({len(a) for a, _ in self._drawn}) > 1:
+        if len(self._drawn) < 4 or len({len(a) for a, _ in self._drawn}) > 1:
             return ""
         a, b = (np.stack(values).astype(np.float64) for values in zip(*self._drawn, strict=True))
         change, changed = a - a.mean(axis=0), b - b.mean(axis=0)
-        if _root(change) <= _VARIES_BY_INPUT * _root(a):
+        if _root(change) <= 1e-2 * _root(a):  # the same for every input
             return ""
         step = 1 + change.size // _JUDGED
         off_bulk = _off_bulk(change.ravel()[::step])
@@ -78,15 +70,16 @@ def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
         return ""
     off_bulk = _off_bulk(a)
     count = np.count_nonzero(off_bulk)
-    if count >= _FEWEST_CONSTANT and (b == b[0]).all():
+    if count >= 4 and (b == b[0]).all():
         return f"is {b[0]:.4g} everywhere"
     if count < _FEWEST:
         return ""
     value, _ = _commonest(b[off_bulk])
-    moved = np.abs(a - value) > _MOVED * np.std(a.astype(np.float64))
+    # Small moves do not make a value another: 8 bits round a saturated sigmoid to 0 or 1.
+    moved = np.abs(a - value) > 0.02 * np.std(a.astype(np.float64))
     share = float(np.mean((b == value)[off_bulk] & moved[off_bulk]))
     float_share = 1.0 if _is_constant(a[off_bulk]) else _commonest(a[off_bulk])[1]
-    if share > _ALIKE and share > float_share + 0.5 * _ALIKE:
+    if share > 0.5 and share > float_share + 0.25:
         if share == 1.0:
             return f"is {value:.4g} everywhere"
         return f"is {value:.4g} in {share:.0%} of its values"
@@ -94,9 +87,9 @@ def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
 
 
 def _keeps_order(a: np.ndarray, b: np.ndarray, off_bulk: np.ndarray) -> bool:
-    """Whether the values `off_bulk` have the same order in `a` and `b`, or else all values do: those values of a
-    mask are all 1 and have no order."""
-    return max(rank_correlation(a[off_bulk], b[off_bulk]), rank_correlation(a, b)) >= _ORDER
+    """Whether the values `off_bulk` have the same order in `a` and `b` (a rank correlation of a half), or else all
+    values do: those values of a mask are all 1 and have no order."""
+    return max(rank_correlation(a[off_bulk], b[off_bulk]), rank_correlation(a, b)) >= 0.5
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -108,11 +101,12 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _is_constant(values: np.ndarray) -> bool:
-    return bool(np.std(values.astype(np.float64)) <= _VARIES * _root(values))
+    return bool(np.std(values.astype(np.float64)) <= 1e-5 * _root(values))
 
 
 def _off_bulk(a: np.ndarray) -> np.ndarray:
-    return np.asarray(np.abs(a - np.median(a)) > _OFF_BULK * np.std(a.astype(np.float64)))
+    """The values that count: those a tenth of the standard deviation or more from the median."""
+    return np.asarray(np.abs(a - np.median(a)) > 0.1 * np.std(a.astype(np.float64)))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

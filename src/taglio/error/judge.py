@@ -14,9 +14,6 @@ from taglio.error.tasks.outputs import Setting, image_size, inputs_in, one_by_on
 from taglio.error.tasks.task import Task
 from taglio.errors import BadData
 
-# By how much rounding may lower the score of answers by themselves, which is 1.
-_ROUNDING = 1e-6
-
 
 class Judge(Protocol):
     """Scores the outputs of all samples."""
@@ -113,7 +110,7 @@ class TaskJudge:
                 f"{name}: by the labels of {where} the float model scores 0, so no model would be worse: check that "
                 "the labels are those of these inputs"
             )
-        if not self.labelled and value < 1.0 - _ROUNDING:
+        if not self.labelled and value < 1.0 - 1e-6:  # by more than rounding
             raise BadData(
                 f"{name}: by its own answers to {where} the float model scores {value:.3g}, not 1: they are all alike, "
                 "or none can be compared; check the data and their preprocessing, or choose another metric"

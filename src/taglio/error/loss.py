@@ -33,10 +33,8 @@ SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
 # What limits a metric: the worst value where smaller is better, the worst where larger is, or the largest loss.
 Argument = Literal["max_error", "min_score", "max_drop"]
 ARGUMENTS: tuple[Argument, ...] = ("max_error", "min_score", "max_drop")
-# Limits on a task beyond these are most likely meant for the other argument: 99 % is a score, and 1 % is a drop.
-_LARGEST_DROP, _LEAST_SHARE = 0.5, 0.5
-# Vectors at a larger distance have an angle of more than 60 degrees: such a limit is most likely meant as a similarity.
-_LARGEST_DISTANCE = 0.5
+# A limit beyond this is most likely meant for the other argument: 99 % is a score, and 1 % is a drop.
+_LARGEST_DROP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +193,7 @@ class Metric:
                 f"`{argument}` {value:g}: the float model itself has {self.name} = {self._float:.5g}: give a bound "
                 f"that is {below} that, or `max_drop` for how much worse it may be"
             )
-        if argument == "min_score" and not self.own and value < _LEAST_SHARE * self._float:
+        if argument == "min_score" and not self.own and value < 0.5 * self._float:
             raise BadOption(
                 f"`min_score` {value:g}: the float model itself has {self.name} = {self._float:.5g}, more than twice "
                 f"that: give `max_drop` {value:g} if it is how much worse the plan may be"
@@ -207,7 +205,8 @@ class Metric:
             raise BadOption(f"`max_error` {value:g}: {self.name} is a score, not an error: give {self._instead(value)}")
         if self.name == RELATIVE_L2 and value > 1.0:
             raise BadOption(f"`max_error` is {value:g}, which is {value:.0%}: for {value:g} % give {value / 100:g}")
-        if self.name == COSINE and value > _LARGEST_DISTANCE:
+        # Vectors at a larger distance have an angle of more than 60 degrees: most likely a similarity is meant.
+        if self.name == COSINE and value > 0.5:
             raise BadOption(
                 f"`max_error` {value:g}: cosine is the distance 1 - similarity: for a similarity of at least "
                 f"{value:g} give {max(0.0, 1.0 - value):.6g}"

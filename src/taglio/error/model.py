@@ -31,7 +31,6 @@ from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Scheme
 
-_SMALLEST = 1e-9
 _LARGEST_LOG = 700.0  # exp of more overflows a float
 
 
@@ -230,7 +229,7 @@ class ErrorModel:
         """
         if not self.steps:
             return bound / exp(self.upper_log)
-        noises = np.geomspace(self.steps[0][0] or _SMALLEST, self.steps[-1][0], 400)
+        noises = np.geomspace(self.steps[0][0] or 1e-9, self.steps[-1][0], 400)
         losses = np.array([self.after_steps(float(noise)) for noise in noises])
         for margin in (self.upper_add, 0.0):
             kept = noises[losses + margin <= bound]

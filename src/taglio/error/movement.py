@@ -25,8 +25,8 @@ from taglio.model.load import Model
 from taglio.model.observe import tensor_values
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
-# The most parts of an output, and the most shapes of samples that the movement is run for.
-_MOST, _SHAPES = 16, 8
+# The most shapes of samples that the movement is run for.
+_SHAPES = 8
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
 # These keep every value and its size.
@@ -97,7 +97,8 @@ class _Movement:
         return any(name not in self._constants for name in values)
 
     def labels(self, samples: Sequence[Values]) -> dict[int, _ByShape]:
-        """By index of an output that is moved, and by shape seen: the place in `sources` of each value's source."""
+        """By index of an output that is moved, and by shape seen: the place in `sources` of each value's source. An
+        output of more than 16 parts is left out."""
         firsts = one_of_each(samples)
         if not self._outputs or not firsts:
             return {}
@@ -128,7 +129,7 @@ class _Movement:
         return {
             output: by_shape
             for output, by_shape in labels.items()
-            if len(np.unique(np.concatenate([np.unique(array) for array in by_shape.values()]))) <= _MOST
+            if len(np.unique(np.concatenate([np.unique(array) for array in by_shape.values()]))) <= 16
         }
 
     def _alone(self, sample: Values) -> onnx.ModelProto:

@@ -25,19 +25,6 @@ from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import BFLOAT16, Assignment, Precision, first_fit
 
-# Shares of the budget for forms other than the first, and for flows; and of that of blocks alone for bfloat16.
-_FORMS_SHARE = 0.3
-_LOW_SHARE = 0.25
-_FLOWS_SHARE = 0.4
-# With fewer, the accuracy of the fit is unknown.
-_FEWEST_SUBSETS = 8
-# Share of subsets picked as a planner would: without and with a known limit.
-_PICKED_SHARE, _PICKED_NEAR = 0.5, 0.75
-# Near a limit means from half to twice the limit.
-_NEAR = 2.0
-# Blocks that save nothing count as saving this share of the most: a neighbour in int8 may make them worth it.
-_LEAST_SAVED = 1e-3
-
 
 @dataclass(frozen=True, slots=True)
 class StudyAim:
@@ -66,7 +53,7 @@ class StudyBudget:
         """How many subsets to measure in `left_s` seconds at `each_s` seconds each; fewer than the minimum only if that
         would take more than half of `alone_s`."""
         affordable = int(0.5 * self.alone_s / max(each_s, 1e-6))
-        least = min(self.minimum_subsets, max(_FEWEST_SUBSETS, affordable))
+        least = min(self.minimum_subsets, max(8, affordable))  # with fewer, the accuracy of the fit is unknown
         return max(least, min(self.maximum_subsets, int(left_s / max(each_s, 1e-6))))
 
 
@@ -102,14 +89,14 @@ def measure(
     each_s = (time.perf_counter() - start) / max(1, len(singles))
     low = [name for name, form in columns.own if forms[form] == BFLOAT16]
     if low:
-        groups, group_readings = _in_bfloat16(low, meter, _LOW_SHARE * budget.alone_s, progress)
+        groups, group_readings = _in_bfloat16(low, meter, 0.25 * budget.alone_s, progress)
         singles += groups
         readings += group_readings
     other_forms = [{name: forms[form]} for name, form in columns.own if forms[form] not in (BFLOAT16, main.get(name))]
-    if each_s * len(other_forms) < _FORMS_SHARE * budget.seconds:
+    if each_s * len(other_forms) < 0.3 * budget.seconds:
         alone(other_forms, "each other form alone")
     wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
-    few = group == 1 and each_s * len(wires) < _FLOWS_SHARE * budget.seconds
+    few = group == 1 and each_s * len(wires) < 0.4 * budget.seconds
     flows_alone = {
         flow: meter.read({}, [flow]) for flow in reported(wires if few else [], "each tensor alone", progress)
     }
@@ -125,7 +112,7 @@ def measure(
             columns, tuple(precisions), singles, readings, flows_alone, [*subsets], [*subset_readings], near=aim.near
         )
 
-    share = _PICKED_SHARE if aim.near is None else _PICKED_NEAR
+    share = 0.5 if aim.near is None else 0.75  # of subsets picked as a planner would
     drawn = random_subsets(graph, precisions, count - int(share * count), aim.seed)
     measured = together(drawn, "random subsets")
     if drawn:
@@ -196,7 +183,8 @@ def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) 
     largest = predicted({block.name: form for block, form in choices if form is whole}) if len(worst) else 0.0
     worth = np.array([block.flops + 1.0 for block, _ in choices])
     if aim.saved_s is not None:
-        least = max(aim.saved_s.values(), default=0.0) * _LEAST_SAVED or 1.0
+        # Blocks that save nothing count as saving a little: a neighbour in int8 may make them worth it.
+        least = max(aim.saved_s.values(), default=0.0) * 1e-3 or 1.0
         worth = np.array([max(aim.saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
     picked: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
     for _ in range(4 * count if largest > 0.0 else 0):
@@ -204,7 +192,7 @@ def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) 
             break
         low, high = 0.05 * largest, 0.95 * largest
         if aim.near is not None and aim.near < high:
-            low, high = aim.near / _NEAR, min(high, aim.near * _NEAR)
+            low, high = aim.near / 2.0, min(high, aim.near * 2.0)
         bound = math.exp(rng.uniform(math.log(low), math.log(high)))
         saved = [rng.lognormvariate(0.0, 1.0) * saving for saving in worth]
         order = np.argsort(worst / saved, kind="stable").tolist()

@@ -27,11 +27,7 @@ from taglio.model.graph import Graph
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, Precision
 
-# If flows were not measured alone: the share of a block's squared error alone that its inputs' quantisation causes.
-_EDGE_SHARE = 0.3
 _ANCHOR_SHARE = 0.5
-# A block's own noise starts at no less than this share of its noise alone, so that sums stay positive.
-_LEAST_OWN = 0.02
 
 
 @dataclass(frozen=True)
@@ -102,10 +98,11 @@ def starting_noises(
         alone = float(np.dot(blocks_alone[key], blocks_alone[key]))
         read = columns.reading.get(block, []) if forms[name].scheme is not None else []
         if not all(columns.edge[index][0] in flows_alone for index in read):
-            start[column] = share * alone * (1.0 - _EDGE_SHARE)
+            start[column] = share * alone * 0.7  # the rest is caused by quantising its inputs
             continue
         vector = blocks_alone[key] - sum((edge[index] for index in read), np.zeros_like(blocks_alone[key]))
-        start[column] = share * max(float(np.dot(vector, vector)), _LEAST_OWN * alone)
+        # No less than a share of its noise alone, so that sums stay positive.
+        start[column] = share * max(float(np.dot(vector, vector)), 0.02 * alone)
     squares = [float(np.dot(vector, vector)) for vector in edge]
     for index, (_, reader) in enumerate(columns.edge):
         alone = float(np.dot(blocks_alone[reader, whole], blocks_alone[reader, whole]))

@@ -32,13 +32,6 @@ import numpy as np
 
 from taglio.student import t_quantile
 
-# A value below this share of the mean counts as exact.
-_EXACT = 1e-3
-# A fitted mean beyond this multiple of the inputs' mean says that their logs are not normal.
-_TOO_MUCH = 2.5
-# A squared error beyond which too few inputs say nothing.
-_UNKNOWN = 1e6
-
 
 def mean_end(squares: np.ndarray, references: np.ndarray, probability: float) -> float | None:
     """The value that Σ squares / Σ references of other inputs stays below with `probability`.
@@ -58,11 +51,11 @@ def mean_end(squares: np.ndarray, references: np.ndarray, probability: float) ->
     values = np.divide(squares, references, out=np.zeros_like(squares), where=references > 0.0)
     if (squares[references <= 0.0] > 0.0).any():
         weights, values = np.full(len(squares), 1.0 / len(squares)), squares / references.mean()
-    fit = _LogNormal.beyond(_EXACT * pooled, values, weights)
-    if fit is not None and fit.mean > _TOO_MUCH * pooled:
+    fit = _LogNormal.beyond(1e-3 * pooled, values, weights)  # smaller values count as exact
+    if fit is not None and fit.mean > 2.5 * pooled:  # the logs are not normal
         fit = _LogNormal.beyond(pooled, values, weights) or fit
     end = inf if fit is None else fit.end(probability)
-    if end > _UNKNOWN:
+    if end > 1e6:  # a squared error: too few inputs say nothing
         return None
     # The relative error of the ratio is twice that of its root.
     deviation = 2.0 * standard_error(squares, references)

@@ -9,7 +9,7 @@ import numpy as np
 
 from taglio.components.build import Manifest
 from taglio.data.dataset import Sample
-from taglio.deploy.processor_needs import Needs, needs_of, unsafe_processors
+from taglio.deploy.processor_needs import ProcessorNeeds, needs_of, unsafe_processors
 from taglio.deploy.prove import DeployProof, prove
 from taglio.deploy.write import Answered, Facts, write, write_readme
 from taglio.errors import BadOption, plural
@@ -87,7 +87,7 @@ def _facts(delivery: Delivery) -> Facts:
     )
 
 
-def needs_of_plan(plan: Plan) -> Needs:
+def needs_of_plan(plan: Plan) -> ProcessorNeeds:
     """What a plan needs of the processors that it runs on."""
     return needs_of(plan.assignment().values())
 

@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from taglio.cluster.planning.assemble import request_shares
 from taglio.cluster.planning.describe import period_s
 from taglio.cluster.planning.place import Answer
+from taglio.cluster.planning.resources import request_shares
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.errors import Infeasible
 from taglio.plan.one_machine import noise_limits

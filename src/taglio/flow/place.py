@@ -12,7 +12,7 @@ from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.planning.describe import predicted_error, wired_flows
-from taglio.cluster.planning.place import Answer, Running
+from taglio.cluster.planning.place import Answer, RunningPlans
 from taglio.cluster.planning.place import place as solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.error.measure import ErrorMeter, Evidence
@@ -170,7 +170,7 @@ def place(
     cluster: Cluster | str | os.PathLike[str],
     *,
     objective: str | Objective = "latency",
-    running: Running | None = None,
+    running: RunningPlans | None = None,
     gap: float = GAP,
     time_limit_s: float = 20.0,
     progress: Progress | None = None,
@@ -309,11 +309,11 @@ def pareto(
     return front(works, axis, plan, points=points, progress=progress)
 
 
-def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> Running:
+def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> RunningPlans:
     """Running plans, where moving a block costs `cost_s` seconds, converted to the objective's unit; energy counts at
     the largest power of a device."""
     last, watts = objective.last, max(device.active_watts for device in cluster.devices)
-    return Running(tuple(plans), cost_s * (last.latency + last.energy * watts))
+    return RunningPlans(tuple(plans), cost_s * (last.latency + last.energy * watts))
 
 
 class _Judged:

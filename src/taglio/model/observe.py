@@ -22,8 +22,6 @@ from taglio.model.opset import declared_opset
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 _PREFIX = "taglio/shape/"
-# With more tensors, static shapes are used where they exist: ONNX Runtime takes minutes to fetch 100,000 outputs.
-_ALL_OBSERVED = 5_000
 _PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 
 
@@ -46,7 +44,8 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, TensorInfo]:
     """
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
-    inferred = tensor_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
+    # Of many tensors, static shapes are used where they exist: ONNX Runtime takes minutes to fetch 100,000 outputs.
+    inferred = tensor_shapes(model.proto) if len(written) > 5_000 else {}
     typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
     added = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]

@@ -20,10 +20,6 @@ from taglio.scratch import scratch
 MINIMUM_OPSET = 13
 TARGET_OPSET = 17
 STANDARD = ("", "ai.onnx")
-# Before this opset, Resize and Upsample map pixels without a half-pixel shift; since then Resize has one by default.
-_RESIZE_CHANGED = 11
-# onnx's converter takes under 2 s for 1,000 operators; on damaged files it can loop or crash the process.
-_CONVERSION_LIMIT_S = 40.0
 _CONVERT = (
     "import sys, onnx; from onnx import version_converter as c;"
     "onnx.save(c.convert_version(onnx.load(sys.argv[1], load_external_data=False), int(sys.argv[3])), sys.argv[2])"
@@ -122,13 +118,14 @@ def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
             subprocess.run(
                 [sys.executable, "-c", _CONVERT, str(source), str(target), str(TARGET_OPSET)],
                 capture_output=True,
-                timeout=_CONVERSION_LIMIT_S,
+                timeout=40.0,  # it takes under 2 s for 1,000 operators; on damaged files it can loop or crash
                 check=True,
             )
             raised = onnx.load(target, load_external_data=False)
         except (subprocess.SubprocessError, ValueError, OSError):
             return None
-    if declared_opset(proto) < _RESIZE_CHANGED:
+    # Before opset 11, Resize and Upsample map pixels without a half-pixel shift; since then Resize has one by default.
+    if declared_opset(proto) < 11:
         _keep_corners(raised)
     in_files = {stored.name: stored for stored in proto.graph.initializer if weights.in_file(stored)}
     for tensor in raised.graph.initializer:  # onnx's converter loses references to files

@@ -33,8 +33,6 @@ _TWINS = {
     "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1, "QGemm": 2,
     "QLinearSoftmax": 1,
 }  # fmt: skip
-# From here on the limits of Clip are inputs.
-_CLIP_OPSET = 11
 _WIDE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
 
 
@@ -341,7 +339,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
 def _clip(proto: onnx.ModelProto, source: str, out: str, limits: tuple[float, float]) -> onnx.NodeProto:
     """A Clip of `source`; its limits become weights of `proto`, or attributes before opset 11."""
     low, high = limits
-    if any(opset.domain in ("", "ai.onnx") and opset.version < _CLIP_OPSET for opset in proto.opset_import):
+    if any(opset.domain in ("", "ai.onnx") and opset.version < 11 for opset in proto.opset_import):
         return helper.make_node("Clip", [source], [out], name=out, min=low, max=high)
     bounds = [numpy_helper.from_array(np.array(limit, np.float32), f"{out}:{limit}") for limit in limits]
     proto.graph.initializer.extend(bounds)

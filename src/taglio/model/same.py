@@ -25,10 +25,6 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 SIMPLIFY_TOLERANCE = 1e-3
 # Time limit of one inference: a model's loops may never end. Random feeds only show a fault of a rewrite.
 _LIMIT_S, _RANDOM_S = 45.0, 5.0
-# Random answers may differ by this many times as much as a few of them did.
-_TIMES = 4.0
-# A slow model answers feeds for this long, but at least one.
-_ENOUGH_S = 5.0
 # These fail because of shapes, whatever the values.
 _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) node")
 
@@ -73,7 +69,7 @@ class OriginalAnswers:
                     raise BadModel(str(error)) from None
                 break
             took_s.append(time.perf_counter() - begun)
-            if sum(took_s) > _ENOUGH_S:
+            if sum(took_s) > 5.0:  # a slow model answers fewer feeds
                 break
         self.run_s = median(took_s) if took_s else 0.0
         kinds = sorted({node.op_type for node in nodes if _answers_at_random(node)})
@@ -115,7 +111,7 @@ class OriginalAnswers:
     def refuse_difference(self, simple: onnx.ModelProto) -> None:
         """Raises BadModel if `simple` answers differently, beyond what random answers do by themselves: every later
         proof would be about another model."""
-        tolerance = SIMPLIFY_TOLERANCE + _TIMES * self._varies
+        tolerance = SIMPLIFY_TOLERANCE + 4.0 * self._varies  # random answers differ more than a few of them did
         session = self._open(simple)
         for feed, before in zip(self._feeds, self._answers, strict=False):
             try:

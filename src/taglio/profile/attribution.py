@@ -19,8 +19,6 @@ from taglio.model.load import Model
 _GLUE = frozenset({"QuantizeLinear", "DequantizeLinear", "ReorderInput", "ReorderOutput"})
 # What builders and ONNX Runtime append to the name of a tensor that they quantise, change in layout or copy.
 _LAYOUT_MARKS = ("_nchwc", "/QuickGeluFusion/", "_nhwc", "_token_")
-# Conv + Add + Relu is the longest chain that ONNX Runtime fuses; gates add two.
-_FUSION_DEPTH = 8
 _MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept", "/quantize", "/dequantize")
 
 
@@ -116,7 +114,8 @@ class Attributor:
         """The block that a kernel ending in `output` computes: the nearest one upstream whose anchor is of its type."""
         stops = {base for name in kernel.input if (base := self.base(name)) is not None}
         waiting, seen = [output], set[str]()
-        while waiting and len(seen) < _FUSION_DEPTH:
+        # Conv + Add + Relu is the longest chain that ONNX Runtime fuses; gates add two.
+        while waiting and len(seen) < 8:
             name = waiting.pop(0)
             if name in seen or name in stops or name not in self._producer:
                 continue

@@ -21,8 +21,6 @@ QUIET = 0.1
 WINDOW_S = 0.25
 # If some rounds were disturbed, at most this many times as many rounds are measured.
 PATIENCE = 2
-# Columns of /proc/stat (proc(5)): the number up to ticks stolen by the host; the indices of idle and of disk waits.
-_ALL, _IDLE, _WAITING = 8, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,9 @@ def ticks(text: str, processors: Collection[int] | None = None) -> tuple[int, in
     for line in text.splitlines():
         name, *rest = line.split()
         if name in names:
-            counts = [int(count) for count in rest[:_ALL]]
-            busy += sum(counts) - counts[_IDLE] - counts[_WAITING]
+            counts = [int(count) for count in rest[:8]]  # up to ticks stolen by the host (proc(5))
+            idle, waiting_for_disk = counts[3:5]
+            busy += sum(counts) - idle - waiting_for_disk
             total += sum(counts)
     return busy, total
 

@@ -13,10 +13,6 @@ import numpy as np
 from taglio.model.graph import Graph
 from taglio.profile.fit import FitTables, MeasuredRun, fit, parts, with_forms
 
-_RIDGE = 0.1
-# Least factor: a kernel takes at least this share of its measured time, however much wall times scatter.
-_LEAST = 0.1
-
 
 def calibrate(runs: Sequence[MeasuredRun], graph: Graph) -> tuple[FitTables, dict[str, float]]:
     """The calibrated fit of `runs`; and the seconds of each mixed run, predicted by a calibrated fit of the others."""
@@ -28,7 +24,7 @@ def calibrate(runs: Sequence[MeasuredRun], graph: Graph) -> tuple[FitTables, dic
     errors = shares.sum(axis=1) - 1.0
     features = shares[:, :2]
     weights = np.array([run.weight for run in runs])
-    normal = features.T @ (weights[:, None] * features) + _RIDGE * np.eye(2)
+    normal = features.T @ (weights[:, None] * features) + 0.1 * np.eye(2)
     corrections = -np.linalg.solve(normal, features.T @ (weights * errors))
     # Remove each run's influence on the two factors: residual / (1 − leverage).
     leverage = weights * np.einsum("ij,jk,ik->i", features, np.linalg.inv(normal), features)
@@ -36,7 +32,8 @@ def calibrate(runs: Sequence[MeasuredRun], graph: Graph) -> tuple[FitTables, dic
     predicted = {
         run.name: run.wall_s * (1.0 + float(error)) for run, error in zip(runs, honest, strict=True) if run.mixed
     }
-    blocks, changes = (max(_LEAST, 1.0 + float(correction)) for correction in corrections)
+    # A kernel takes at least a tenth of its measured time, however much wall times scatter.
+    blocks, changes = (max(0.1, 1.0 + float(correction)) for correction in corrections)
     tables = fit(runs, graph)
     times = tuple(replace(block_time, seconds=blocks * block_time.seconds) for block_time in tables.blocks)
     glue = tuple(flow_glue.times(1.0, changes) for flow_glue in tables.glue)

@@ -9,19 +9,12 @@ from taglio.profile.wall_time import STRETCH_S
 
 # Nine are enough for a 90 % interval: the largest of nine errors bounds a tenth.
 MIXES = 9
-# The minimum of rounds may take so many times the budget.
-_PATIENCE = 6.0
 # The first run of a session allocates memory, and in ONNX Runtime the second, too, which plans its memory by the first:
 # for yolo11s-seg each takes two to five times as long as later runs.
 _WARMUP = 2
 # A model of thousands of operators takes far longer to build and open than to run, in any runtime: about this many
-# seconds per operator. Sessions may be opened for _OPENING_S at any effort.
-_OPERATOR_S, _OPENING_S = 2e-3, 20.0
-# After _ASLEEP_S without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the
-# first ten after models that kept all processors busy): a model there then runs for _AWAKE_S before it is timed.
-_ASLEEP_S, _AWAKE_S = 0.05, 0.3
-# If a quota pauses the process, this many runs show a kernel without a pause.
-_UNPAUSED = 30
+# seconds per operator.
+_OPERATOR_S = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +56,12 @@ class Effort:
     @property
     def patience_s(self) -> float:
         """Seconds that the minimum of rounds may take."""
-        return _PATIENCE * self.budget_s
+        return 6.0 * self.budget_s
 
     @property
     def sessions(self) -> int:
-        """How many sessions may be opened."""
-        return int(max(_OPENING_S, self.patience_s) / (_OPERATOR_S * max(1, self.operators)))
+        """How many sessions may be opened: for 20 s at any effort."""
+        return int(max(20.0, self.patience_s) / (_OPERATOR_S * max(1, self.operators)))
 
     def runs(self, most: int, fewest: int = 1) -> int:
         """How many runs, such as one for every input, the budget allows: at most `most`, at least `fewest`."""
@@ -102,8 +95,10 @@ class Effort:
         if len(run_s) > 1 and not scatters:  # caches and GPUs are as other models left them
             uncounted = {name: refills(turn_s) for name, turn_s in run_s.items()}
             idle_s = sum((1 + uncounted[name]) * turn_s for name, turn_s in run_s.items() if name not in gpus)
-            if idle_s > _ASLEEP_S:
-                uncounted |= {name: ceil(_AWAKE_S / run_s[name]) for name in gpus}
+            # After 50 ms without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in
+            # the first ten after models that kept all processors busy): a model there first runs for 0.3 s.
+            if idle_s > 0.05:
+                uncounted |= {name: ceil(0.3 / run_s[name]) for name in gpus}
         turns_s = sum(max((1 + uncounted[name]) * turn_s, sample_s) for name, turn_s in run_s.items())
         runs_s = max(1e-9, sum(run_s.values()))
         kernel_runs = max(self.minimum, min(self.maximum, int(self.budget_s / runs_s)) // 2)
@@ -112,5 +107,6 @@ class Effort:
             sample_s=sample_s,
             uncounted=uncounted,
             kernel_runs=kernel_runs,
-            paused_runs=max(kernel_runs, min(_UNPAUSED, int(2.0 * self.budget_s / runs_s))),
+            # If a quota pauses the process, thirty runs show a kernel without a pause.
+            paused_runs=max(kernel_runs, min(30, int(2.0 * self.budget_s / runs_s))),
         )

@@ -14,16 +14,10 @@ from taglio.quantize.precision import Assignment, Precision, form_of
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
-_WEAK, _STRONG = 0.1, 1.5
 # Typical session overhead besides kernels: tens of microseconds, hundreds if it copies large outputs.
 _SESSION_S = 2e-4
-_GENERAL_WEIGHT = 0.05
 _FLOAT, _ANCHOR, _INT8 = get_args(Written)
 COVERAGE = 0.9
-# The correction to wall time may shrink block times to no less than this share.
-_LEAST_SHARE = 0.1
-# Wall seconds are at most this many times the kernels' by the profiler's clock, and at least the inverse.
-_MOST_SCALE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +73,7 @@ def fit(runs: Sequence[MeasuredRun], graph: Graph) -> FitTables:
     orphans_s = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
     session_s = min(max(0.0, rest_s), max(unexplained, _SESSION_S) + orphans_s)
     blocks_s = _mean([(run_parts[0], run.weight) for run, run_parts in zip(runs, sums, strict=True)])
-    share = max(_LEAST_SHARE, 1.0 + (rest_s - session_s) / max(blocks_s, 1e-12))
+    share = max(0.1, 1.0 + (rest_s - session_s) / max(blocks_s, 1e-12))
     blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in blocks)
     return FitTables(blocks, glue, session_s)
 
@@ -217,17 +211,17 @@ def _clock(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
     typical = median(run.wall_s for run in runs)
     explained = np.array([row[0] for row in rows])
     scatter = float(np.std(explained / explained.mean()))
-    strong = max(_STRONG, scatter * typical / _SESSION_S)
+    weak, strong = 0.1, max(1.5, scatter * typical / _SESSION_S)
     kernels = median(-row[1] for row in rows)
     for weight, row, value in (
-        (_WEAK, [1.0, 0.0, 0.0], 1.0),
-        (_WEAK, [0.0, kernels, 0.0], kernels * _PRIOR_KERNEL_OVERHEAD_S),
+        (weak, [1.0, 0.0, 0.0], 1.0),
+        (weak, [0.0, kernels, 0.0], kernels * _PRIOR_KERNEL_OVERHEAD_S),
         (strong, [0.0, 0.0, 1.0 / typical], 0.0),
     ):
         rows.append([weight * coefficient for coefficient in row])
         values.append(weight * value)
     alpha, product, beta = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
-    if not 1.0 / _MOST_SCALE <= alpha <= _MOST_SCALE:
+    if not 0.25 <= alpha <= 4.0:
         return _PRIOR_KERNEL_OVERHEAD_S, 0.0
     return max(0.0, float(product / alpha)), max(0.0, float(beta))
 
@@ -261,7 +255,7 @@ def _glue(runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str,
         values = samples.get((flow.name, form), [])
         guess = fixed + per_element * elements[flow.name]
         # The general rate, weighted as a fraction of a sample, steadies flows with few samples.
-        return _mean([*values, (guess, _GENERAL_WEIGHT)])
+        return _mean([*values, (guess, 0.05)])
 
     result = []
     for flow in moving:

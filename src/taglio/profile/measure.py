@@ -35,15 +35,10 @@ _FEWEST_MIXES = 3
 # The budget is for this many different runs; a model of one or two blocks has fewer, and its mixes repeat them.
 _DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
-# Half-width of predictions, as a share, where no unseen run says how far they are off: up to twice or half as long.
-_UNKNOWN_RATIO = 1.0
-_POOL = 30
 # Value of covering a state once more, by how often it is covered already; the last also for more.
 _WORTH = (1.0, 0.4, 0.1, 0.0)
 # In a random mix, the precision of blocks that are not quantised, and those that some of them have too.
 _BESIDE_INT8 = ((BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16,), (BFLOAT16, FLOAT32))
-# A run's weight falls to 1/e when this share of its blocks differs from the plan, and is never less than _FAR.
-_NEAR, _FAR = 0.15, 0.05
 
 # Assignments that were timed, by name.
 TimedRuns = Mapping[str, tuple[Assignment, Timed]]
@@ -138,10 +133,11 @@ def _float_run(profile: Profile) -> WholeRun:
 
 
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
-    """The weight of a run: 1 for the same assignment as `near`, less for each block in another precision."""
+    """The weight of a run: 1 for the same assignment as `near`, 1/e if 15 % of its blocks are in another precision, and
+    never less than 0.05."""
     blocks = [block.name for block in graph.choices() if not block.movement]
     different_share = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
-    return max(_FAR, exp(-different_share / _NEAR))
+    return max(0.05, exp(-different_share / 0.15))
 
 
 def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[tuple[MeasuredRun, WallTime]]:
@@ -212,7 +208,8 @@ def _profile(
         blocks=tables.blocks,
         glue=tables.glue,
         overhead_s=tables.overhead_s,
-        interval_ratio=ratio if isfinite(ratio) else _UNKNOWN_RATIO,
+        # Where no unseen run says how far predictions are off: up to twice or half as long.
+        interval_ratio=ratio if isfinite(ratio) else 1.0,
         runs=whole_runs,
     )
 
@@ -238,7 +235,7 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
 
     A state that no mix covers would be estimated from other flows, which was measured to be off by half or more.
     """
-    pool = list(random_mixes(graph, choices, _POOL * count, seed).values())
+    pool = list(random_mixes(graph, choices, 30 * count, seed).values())
     tensors = graph.tensor_map()
     moving = [(flow, max(tensors[name].elements for name in flow.tensors) / 1e4) for flow in graph.flows]
     weight: dict[tuple[str, ...], float] = {}

@@ -3,10 +3,7 @@
 Standard library only: the workers of `compare` import it too, in environments without taglio's packages.
 """
 
-# At most so many runs, within so many seconds.
-_MOST, _SECONDS = 3, 0.04
-
 
 def refills(run_s: float) -> int:
     """The number of runs before a timed one, for a model that takes `run_s` seconds and runs after other models."""
-    return min(_MOST, int(_SECONDS / max(run_s, 1e-9)))
+    return min(3, int(0.04 / max(run_s, 1e-9)))

@@ -23,9 +23,8 @@ from taglio.runtimes.footprint import session_bytes
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 
-# Sessions are opened up to this share of the memory limit, because their needs are estimates. Up to _AT_ONCE of it they
-# are opened at the same time, on all cores; the memory of a single session cannot be measured then.
-_SHARE, _AT_ONCE = 0.9, 0.25
+# Sessions are opened up to this share of the memory limit, because their needs are estimates.
+_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,9 @@ class FittingSessions:
         return sessions
 
     def _small(self, names: Sequence[str]) -> list[str]:
-        """The first of `names`, as many as leave most of the limit free together."""
-        room_bytes = _AT_ONCE * (self._limit_bytes or inf) - used_bytes()
+        """The first of `names`, as many as take a quarter of the limit together: they are opened at the same time, on
+        all cores, and the memory of a single session cannot be measured then."""
+        room_bytes = 0.25 * (self._limit_bytes or inf) - used_bytes()
         sums = accumulate(self._files[name].needs_bytes for name in names)
         return [name for name, needs_bytes in zip(names, sums, strict=True) if needs_bytes <= room_bytes]
 

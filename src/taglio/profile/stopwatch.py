@@ -37,12 +37,9 @@ from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 from taglio.runtimes.session import Session
 from taglio.scratch import scratch
 
-# A process is paused if it works for less than this share of the time, or uses more than this share of its quota.
-# Kernels are then longer than the quota if they exceed it by this factor, because of the scheduler's tick.
-_STARVED, _USED_UP, _OVERRUN = 0.8, 0.9, 1.2
 # ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends: a network
-# of 4 MB took 2.7 GB. If they would exceed _EVENTS_BYTES, kernels are recorded in fewer runs, but at least in _SHOWN.
-_EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
+# of 4 MB took 2.7 GB. If they would exceed 500 MB, kernels are recorded in fewer runs, but at least in twelve.
+_EVENT_BYTES = 2500
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -253,9 +250,9 @@ class _Timing:
             self._warm_up(name, recorder)
         if not recorder.is_started:
             recorder.start()
-            room_bytes = min(_EVENTS_BYTES, EVENTS * (self.watch.limit_bytes or inf))
+            room_bytes = min(500_000_000, EVENTS * (self.watch.limit_bytes or inf))
             most = int(room_bytes / max(1, _EVENT_BYTES * len(graph.graph.node) * len(feeds[0])))
-            for turn in islice(cycle(feeds), min(runs, max(_SHOWN, most))):
+            for turn in islice(cycle(feeds), min(runs, max(12, most))):
                 run_once(name, recorder, turn)
         return recorder.kernels(graph, len(feeds[0]), longest_s)
 
@@ -264,5 +261,6 @@ def _longest_s(busy: float, options: SessionOptions) -> float | None:
     """The longest that a kernel runs between the pauses of a quota; None if none pauses this process, which was `busy`
     for that share of the time."""
     allowed, threads = quota(), options.threads
-    is_paused = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
-    return _OVERRUN * allowed.used_s / threads if is_paused else None
+    is_paused = busy < 0.8 or (threads > allowed.share and busy > 0.9 * allowed.share)
+    # The scheduler's tick lets a process exceed its quota.
+    return 1.2 * allowed.used_s / threads if is_paused else None

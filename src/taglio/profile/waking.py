@@ -12,11 +12,7 @@ from taglio.profile.rounds import Feed, run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import Session
 
-# A third of a memory-bound layer (6.5 MB, 7 million multiply-adds) and of a compute-bound one (15 million), like a
-# component.
-_CHANNELS, _SIZE = 32, 96
-# A device waits milliseconds for other devices; the median of _WAITS runs after such waits is used.
-_WAIT_S, _WAITS, _READY_S = 0.01, 25, 0.03
+_WAITS = 25
 
 
 def waking_seconds(threads: int) -> float:
@@ -24,30 +20,31 @@ def waking_seconds(threads: int) -> float:
     processor sleeps, and its caches are cold. Much the same for all components from 0.2 to 2 ms, but a third of it for
     one operator on a few kilobytes."""
     session, feed = _component(threads)
-    run_for(_READY_S, "component", session, repeat([feed]))  # the first runs allocate
-    ready = median(run_for(_READY_S, "component", session, repeat([feed])))
+    run_for(0.03, "component", session, repeat([feed]))  # the first runs allocate
+    ready = median(run_for(0.03, "component", session, repeat([feed])))
     waited = []
     for _ in range(_WAITS):
-        time.sleep(_WAIT_S)
+        time.sleep(0.01)  # a device waits milliseconds for other devices
         waited += run_for(0.0, "component", session, repeat([feed]))
     return max(0.0, median(waited) - ready)
 
 
 def _component(threads: int) -> tuple[Session, Feed]:
-    """A float model of two layers and a pooling between them."""
+    """A float model of a memory-bound layer (6.5 MB, 7 million multiply-adds), a pooling and a compute-bound layer (15
+    million)."""
     rng = np.random.default_rng(0)
     weights = {
-        "deep": rng.standard_normal((_CHANNELS, 1, 3, 3)).astype(np.float32),
-        "full": rng.standard_normal((_CHANNELS, _CHANNELS, 3, 3)).astype(np.float32),
+        "deep": rng.standard_normal((32, 1, 3, 3)).astype(np.float32),
+        "full": rng.standard_normal((32, 32, 3, 3)).astype(np.float32),
     }
     model = parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 17]>
-        component (float[1, {_CHANNELS}, {_SIZE}, {_SIZE}] x) => (float[1, {_CHANNELS}, h, w] y) {{
-            wide = Conv <pads = [1, 1, 1, 1], group = {_CHANNELS}> (x, deep)
+        """<ir_version: 8, opset_import: ["" : 17]>
+        component (float[1, 32, 96, 96] x) => (float[1, 32, h, w] y) {
+            wide = Conv <pads = [1, 1, 1, 1], group = 32> (x, deep)
             small = MaxPool <kernel_shape = [4, 4], strides = [4, 4]> (wide)
             y = Conv <pads = [1, 1, 1, 1]> (small, full)
-        }}"""
+        }"""
     )
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
-    feed = {"x": rng.standard_normal((1, _CHANNELS, _SIZE, _SIZE)).astype(np.float32)}
+    feed = {"x": rng.standard_normal((1, 32, 96, 96)).astype(np.float32)}
     return open_session(model, SessionOptions(threads)), feed

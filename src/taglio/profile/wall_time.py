@@ -14,9 +14,7 @@ import numpy as np
 
 from taglio.artifact import Count, NonNegative
 
-# Runs scatter if their middle 80 % span this share of the median, or if the mean is half this share above the median.
 # A stretch is twice the default period of Linux's quotas, 0.1 s.
-_SCATTER = 0.2
 STRETCH_S = 0.2
 # More than zero, and less than a year.
 RunSeconds = Annotated[float, msgspec.Meta(gt=1e-12, lt=365 * 24 * 3600.0)]
@@ -78,6 +76,7 @@ def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slic
 
 
 def scatter(seconds: Sequence[float]) -> bool:
-    """Whether times differ so much that their median is not the sustained time."""
+    """Whether times differ so much that their median is not the sustained time: their middle 80 % span a fifth of the
+    median, or their mean is a tenth above it."""
     low, middle, high = np.percentile(seconds, (10, 50, 90))
-    return bool(max((high - low) / middle, 2.0 * (float(np.mean(seconds)) / middle - 1.0)) > _SCATTER)
+    return bool(max((high - low) / middle, 2.0 * (float(np.mean(seconds)) / middle - 1.0)) > 0.2)

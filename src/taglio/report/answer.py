@@ -14,10 +14,6 @@ from taglio.search.curve import Level
 from taglio.search.front import Point
 
 FLOAT = "float32"
-# A predicted speed-up that is no more than this factor above the plan's counts as none.
-_GAIN = 1.01
-# The limit that selects a plan is its error times this factor, because its error differs on the inputs of the race.
-_LENIENT = 1.05
 _TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with CUDA", "openvino": "OpenVINO"}
 
 
@@ -134,7 +130,7 @@ def float_stays(outcome: Outcome) -> bool:
 
 def larger_limit(outcome: Outcome) -> tuple[str, float]:
     """The speed-ups that larger limits are predicted to give, in words, and the smallest of those limits; "" and 0 if
-    they give none. Each is above that of the plan, of smaller limits, and of all int8 if its limit allows that."""
+    they give none. Each is 1 % above that of the plan, of smaller limits, and of all int8 if its limit allows that."""
     int8 = outcome.int8
     if int8.int8_blocks and int8.holds(outcome.max_error):  # the limit already allows every int8 plan
         return "", 0.0
@@ -142,7 +138,7 @@ def larger_limit(outcome: Outcome) -> tuple[str, float]:
     levels: list[Level] = []
     for level in outcome.curve:
         allows_int8 = int8.int8_blocks and int8.holds(level.max_error)
-        if level.speed_up >= _GAIN * max(reached, measured_ratio(outcome, int8) if allows_int8 else 0.0):
+        if level.speed_up >= 1.01 * max(reached, measured_ratio(outcome, int8) if allows_int8 else 0.0):
             levels.append(level)
             reached = level.speed_up
     if not levels:
@@ -177,8 +173,8 @@ def about_speedup(outcome: Outcome, point: Point) -> float:
 
 
 def limit_option(metric: Metric, loss: float) -> str:
-    """The option that allows a little more than `loss`, in two digits."""
-    argument, lenient = metric.argument, _LENIENT * loss
+    """The option that allows 5 % more than `loss`, in two digits: the error differs on the inputs of the race."""
+    argument, lenient = metric.argument, 1.05 * loss
     value = lenient if argument == "max_drop" else metric.value(lenient)
     flag = f"--{argument.replace('_', '-')}"
     if not isfinite(value):

@@ -14,7 +14,6 @@ from taglio.report.network import COLORS, block_class
 from taglio.report.parts import Axis, Cell, Chart, Mark, Part, Table, Text
 from taglio.report.units import MISSING, figures, ms_decimals, shown
 
-_FIRST = 30
 _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "chosen")
 
 
@@ -102,7 +101,7 @@ def ranked(material: Material, by: str = "damage") -> list[Part]:
     key = "error alone" if measured else "float"
     return [
         Text(_lede(material, measured)),
-        Table(head, cells, look="blocks", words=words, first=_FIRST, sorted_by=key),
+        Table(head, cells, look="blocks", words=words, first=30, sorted_by=key),
     ]
 
 

@@ -14,8 +14,6 @@ from taglio.report.written import Section
 
 _SYMBOLS = ("circle", "square", "diamond")
 _COLORS = 7  # for back ends in the style sheet
-_NOTHING = 1e-3  # per cent: smaller errors are float rounding, and drawn as 0
-_NAMES = 4  # on the terminal: rows named in a note
 FILE = f"{COMPARISON}.html"
 
 
@@ -94,7 +92,7 @@ def _plots(comparison: Comparison) -> list[Part]:
             text = f"{row.wanted.id}\n{milliseconds(row):.2f} ms, {error:.3f} %, {megabytes(row):.2f} MB"
             is_recommended = row.wanted.id == comparison.recommended
             symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if is_recommended else ""
-            drawn = error if error >= _NOTHING else 0.0
+            drawn = error if error >= 0.001 else 0.0  # smaller errors are float rounding
             marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=is_recommended))
         broken = 0.0 < comparison.max_error * 100 < max((mark.y for mark in marks), default=0.0)
         limit = (comparison.max_error * 100, f"limit {percent(comparison.max_error)}") if broken else None
@@ -109,7 +107,7 @@ def _plots(comparison: Comparison) -> list[Part]:
             legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(backend_rows)}"))
     if comparison.recommended:
         legend.append(("ring", f"recommended: {comparison.recommended}"))
-    note = Text(f"Hover over a point to see its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
+    note = Text("Hover over a point to see its row. Errors below 0.001 % are drawn at 0.", "small")
     latency, disk = scatter("latency per inference, ms", milliseconds), scatter("size of the model, MB", megabytes)
     return [Legend(legend), note, Columns([[latency], [disk]])]
 
@@ -183,8 +181,8 @@ def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
             rows_by_text.setdefault(text, []).append(_short(row))
     items = []
     for text, names in rows_by_text.items():
-        more = len(names) - _NAMES if brief else 0
-        named = f"{', '.join(names[:_NAMES])} and {more} more" if more > 0 else ", ".join(names)
+        more = len(names) - 4 if brief else 0
+        named = f"{', '.join(names[:4])} and {more} more" if more > 0 else ", ".join(names)
         items.append((f"all {len(rows)} rows" if len(names) == len(rows) > 1 else named, text))
     return [NamedItems(items)] if items else []
 

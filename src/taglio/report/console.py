@@ -9,7 +9,6 @@ from rich.table import Table as Grid
 from taglio.report.parts import Cell, Columns, Heading, NamedItems, NamedValues, Part, Table, Text
 
 _LONGEST = 60  # letters of a row's name: TFLite's converter joins the names of all layers that it fused
-_PIPED = 170  # columns of output that is no terminal
 
 
 def _console(*, width: int | None = None, soft_wrap: bool = False) -> Console:
@@ -57,7 +56,7 @@ def _show_table(table: Table) -> None:
         cells[0] = _short(cells[0])
         grid.add_row(*(escape(cells[index]) for index in shown))
     console = _console()
-    (console if console.is_terminal else _console(width=max(console.width, _PIPED))).print(grid)
+    (console if console.is_terminal else _console(width=max(console.width, 170))).print(grid)
     if len(rows) < len(table.rows):
         say(f"the first {len(rows):,} of {len(table.rows):,} rows; all are in the page and in --json")
 

@@ -21,8 +21,6 @@ from taglio.report.parts import Table
 from taglio.report.units import MISSING, about, percent, size
 from taglio.weights import listed_bytes, weight_bytes
 
-# Rows of the table of blocks: rich takes 2 ms for each.
-_ROWS = 1_000
 # Types of operators, and reasons why blocks stay float, that the summary names.
 _TYPES, _REASONS = 8, 3
 
@@ -96,7 +94,7 @@ def blocks(graph: Graph, names: set[str] | None) -> None:
                 flops, written = MISSING, (MISSING, MISSING)
             able = "yes" if block.quantizable else f"no: {block.refusal}"
             rows.append([block.name, block.kind, flops, *weights, *written, able])
-    show([Table(head, rows, words=frozenset({1, 7}), first=_ROWS)])
+    show([Table(head, rows, words=frozenset({1, 7}), first=1_000)])  # rich takes 2 ms for each
 
 
 def advice(next_step: Advice) -> None:

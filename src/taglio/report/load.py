@@ -6,9 +6,6 @@ from taglio.report.units import figures, limit, ms, percent
 from taglio.ways.replay import KEPT
 from taglio.ways.result import Figure, Load, Rate
 
-# Loads at shares of the capacity that differ by no more than this are compared.
-_SAME_SHARE = 0.005
-
 
 def load_report(report: LoadReport) -> list[Part]:
     """The way, the capacity, and the latencies, with those promised where optimize chose the way for a rate."""
@@ -38,7 +35,7 @@ def _promises(rate: Rate, load: Load) -> dict[str, str]:
         texts["requests at random"] = f"up to {_interval(rate.rate_per_s)}"
         if load.per_s <= rate.rate_per_s.value:
             texts["p95"] = f"at most {limit(KEPT)} of {ms(rate.max_latency_s)}"
-    same_load = next((other for other in rate.loads if abs(other.share - load.share) <= _SAME_SHARE), None)
+    same_load = next((other for other in rate.loads if abs(other.share - load.share) <= 0.005), None)
     latency_of = {} if same_load is None else _latencies(same_load)
     return texts | {name: ms(value) for name, value in latency_of.items() if value is not None}
 

@@ -7,8 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-_SAMPLES = 61
-
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -173,11 +171,11 @@ def curve(look: str, values: Sequence[float], function: Callable[[float], float]
 
 
 def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
-    """Evenly spaced values over the range of `values`; on a logarithmic axis evenly by ratio."""
+    """61 evenly spaced values over the range of `values`; on a logarithmic axis evenly by ratio."""
     drawable = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
     if not drawable:
         return []
-    spaced: list[float] = (np.geomspace if log else np.linspace)(min(drawable), max(drawable), _SAMPLES).tolist()
+    spaced: list[float] = (np.geomspace if log else np.linspace)(min(drawable), max(drawable), 61).tolist()
     return spaced
 
 

@@ -17,9 +17,6 @@ from taglio.report.predicted_time import PURE
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
 from taglio.search.front import Point
 
-# Above this ratio of errors a linear axis would crowd the plans at its foot.
-_LINEAR_UP_TO = 8.0
-
 
 def predicted_error(material: Material) -> list[Part]:
     """Random subsets in int8: cross-validated prediction against measurement."""
@@ -151,7 +148,8 @@ def _error_axis(outcome: Outcome) -> Axis:
     errors = [point.error for point in outcome.points if point.error is not None]
     values = [error * scale for error in (*errors, outcome.max_error)]
     positive = [value for value in values if value > 0.0 and isfinite(value)]
-    if positive and max(positive) > _LINEAR_UP_TO * max(min(positive), outcome.max_error * scale):
+    # A linear axis would crowd the plans at its foot.
+    if positive and max(positive) > 8.0 * max(min(positive), outcome.max_error * scale):
         return Axis(unit, "log", zero=True)
     return Axis(unit, zero=True)
 

@@ -14,7 +14,7 @@ from taglio.report.material import Material
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
 from taglio.report.units import MISSING, ms, ms_decimals, percent
 
-_BIGGEST, _LONGEST = 10, 24
+_LONGEST = 24  # letters of a name
 _CHOSEN = "chosen plan"
 _Run = tuple[str, float, float]  # name, predicted and measured seconds
 # Symbol, colour and label of the marks of float and all-int8.
@@ -119,7 +119,7 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> 
 def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> list[Bar]:
     ordered = sorted(plan_time.blocks.items(), key=lambda block_time: -block_time[1])
     timed_blocks = [block_time for block_time in ordered if block_time[1] > 0.0]
-    shown, other_blocks = timed_blocks[:_BIGGEST], timed_blocks[_BIGGEST:]
+    shown, other_blocks = timed_blocks[:10], timed_blocks[10:]
     changing = _changing(material, assignment)
     steps: list[tuple[str, float, str]] = [("overhead per run", plan_time.overhead_s, "rest")]
     steps += [(name, seconds, _look(assignment, name)) for name, seconds in shown]

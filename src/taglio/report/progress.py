@@ -11,9 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from taglio.progress import Progress as Callback
 
-# Least seconds between two lines, and before the first: a shorter stage writes no line.
-_LINE_EVERY_S = 30.0
-
 
 @contextmanager
 def bar(quiet: bool = False) -> Iterator[Callback | None]:
@@ -21,7 +18,7 @@ def bar(quiet: bool = False) -> Iterator[Callback | None]:
     if quiet:
         yield None
     elif not sys.stderr.isatty():
-        yield _lines(_LINE_EVERY_S)
+        yield _lines(every_s=30.0)
     else:
         with _drawn() as report:
             yield report
@@ -47,6 +44,7 @@ def _drawn() -> Iterator[Callback]:
 
 
 def _lines(every_s: float) -> Callback:
+    """Writes a line at most every `every_s` seconds, also before the first: a shorter stage writes none."""
     begun = last = monotonic()
 
     def report(what: str, done: int, total: int) -> None:

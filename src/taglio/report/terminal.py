@@ -31,10 +31,6 @@ from taglio.runtimes.way import Way
 from taglio.search.front import Point
 from taglio.ways.result import Figure, Rate
 
-_TRIED = 12
-# Smaller shares of a device's time are not printed.
-_LEAST_LOAD = 1e-3
-
 
 def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """The JSON object of `taglio optimize --json`."""
@@ -151,20 +147,20 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     return {**msgspec.to_builtins(plan), "in_unit": {"metric": limits.metric.name, **values}}
 
 
-def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
-    """Print the answer in one sentence, a small table, the most important remarks, and what was written; if `verbose`
+def outcome(folder: Path, material: Material, *, in_full: bool = False) -> None:
+    """Print the answer in one sentence, a small table, the most important remarks, and what was written; `in_full`
     everything that the page has in words and tables."""
     result = material.outcome
     assert result is not None
     say(answer.sentence(result, str(folder / material.built_in)))
     if result.rate is not None:
         say(ways.line(result.rate))
-    table = summary.side_by_side(material) if verbose else answer.tables(result)
+    table = summary.side_by_side(material) if in_full else answer.tables(result)
     show([*table, *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
     lines = remarks.ranked(result)
-    for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
+    for line in lines if in_full else remarks.shortened(lines, folder / workspace.REPORT):
         say(f"- {line}")
-    if verbose:
+    if in_full:
         _everything(material, result)
     _say_source(result.metric)
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
@@ -175,7 +171,7 @@ def _everything(material: Material, result: Outcome) -> None:
     show(summary.conditions(material))
     show(built.forms(result))
     show(summary.parts(material))
-    show(predicted_error.tried(material, _TRIED))
+    show(predicted_error.tried(material, most=12))
     show([*ways.chosen(material), *ways.loads(material)])
     show(summary.verdict(material))
     for note in remarks.facts(result):
@@ -217,7 +213,7 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, alternativ
         show(placement.decisions(plan, shared=len(names) > 1))
     loads = sorted(answer.loads().items(), key=lambda load: -load[1])
     if loads:
-        loads = [load for load in loads if load[1] >= _LEAST_LOAD] or loads[:1]
+        loads = [load for load in loads if load[1] >= 1e-3] or loads[:1]
         rates = " + ".join(
             f"{workload.rate_per_s:.4g}" for workload in answer.assembled.workloads if workload.rate_per_s
         )
@@ -267,9 +263,6 @@ def checked(result: Checked) -> None:
 
 def exported(export: Export) -> None:
     """Print what was exported, what proves it, and what the server does otherwise."""
-    if not export.models:
-        say(f"wrote {export.folder}: a copy of {workspace.DEPLOY}/, every file checked by its hash")
-        return
     say(
         f"wrote {export.folder}, {plural(len(export.models), 'model')} for {export.layout}; opened as the server opens "
         f"it, its answers to {plural(export.samples, 'input')} are {export.agreement} those delivered"
@@ -322,6 +315,6 @@ def report(folder: Path, material: Material, by: str) -> None:
         show(built.run_report(material.run))
     if material.outcome is not None:
         say("\nResult")
-        outcome(folder, material, verbose=True)
+        outcome(folder, material, in_full=True)
     for absent in material.absent.values():
         say(f"missing: {absent.reason} To make it: {absent.command}")

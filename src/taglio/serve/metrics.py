@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from taglio.serve.queue import ModelQueue, Ran
 from taglio.serve.served import ServedModel
 
-_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _RECENT = 500
 
 
@@ -21,7 +20,8 @@ class Metrics:
         self._registry = CollectorRegistry()
         common: dict[str, Any] = {"labelnames": ("model", "version"), "registry": self._registry}
         why: dict[str, Any] = common | {"labelnames": ("model", "version", "reason")}
-        timed: dict[str, Any] = common | {"buckets": _BUCKETS}
+        seconds = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+        timed: dict[str, Any] = common | {"buckets": seconds}
         self._requests = Counter("taglio_requests", "Answered requests", **common)
         self._errors = Counter("taglio_errors", "Refused and failed requests", **why)
         self._latency = Histogram("taglio_request_seconds", "Time from arrival to answer", **timed)

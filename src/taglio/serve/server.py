@@ -22,8 +22,6 @@ from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
 from taglio.serve.service import InferenceService, Settings
 
-_TRIM_EVERY_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class Listen:
@@ -115,7 +113,7 @@ async def _serve(
 async def _trim() -> None:
     """Return freed memory to the system, which the C library would keep after a burst of large requests."""
     while True:
-        await asyncio.sleep(_TRIM_EVERY_S)
+        await asyncio.sleep(5.0)
         gc.collect()  # connections that broke refer to themselves, with what they had read
         await asyncio.to_thread(trim)
 

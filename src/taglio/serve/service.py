@@ -18,8 +18,6 @@ from taglio.serve.tensors import BYTES
 
 NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
-# All requests in memory may together have this many times the bytes of the largest.
-_HELD = 16
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
 # Parameters of tensors that belong to other servers' extensions, and change what an answer contains.
 _NOT_OFFERED = ("classification", "shared_memory_region")
@@ -57,9 +55,9 @@ class InferenceService:
 
     @contextmanager
     def holding(self, size_bytes: int) -> Iterator[None]:
-        """Count a request's bytes while it is answered. Raises Overloaded where all requests together would hold too
-        much."""
-        most = _HELD * self.settings.request_bytes
+        """Count a request's bytes while it is answered. Raises Overloaded where all requests together would hold more
+        than 16 of the largest."""
+        most = 16 * self.settings.request_bytes
         if self.held_bytes + size_bytes > most:
             raise Overloaded(f"requests hold {self.held_bytes:,} of {most:,} bytes: try again later")
         self.held_bytes += size_bytes

@@ -16,11 +16,6 @@ from taglio.ways.climb import Choice, Sides, best_of, climb
 from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
 from taglio.ways.result import TriedWay
 
-# The number of float's best ways that are tried with every other model.
-_BEST = 3
-# If more ways than this were tried and none can be opened, the search fails.
-_REFUSALS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
@@ -101,7 +96,7 @@ class Tries:
             (self.memory[choice],) = self.bench.open([self.folder(choice)])
         except MeasurementFailed as error:
             self.refused[choice] = error
-            if len(self.refused) > _REFUSALS and not self.memory:
+            if len(self.refused) > 3 and not self.memory:
                 raise
 
     def value(self, choice: Choice) -> float:
@@ -197,4 +192,4 @@ def _ways_for(model: Contender, value_of: Mapping[Choice, float], models: Mappin
     }
     ranked = best_of(same or value_of, len(value_of))
     ways = [choice.way for choice in ranked if choice.way.joined == 1 or model.sides.joined]
-    return ways[:_BEST] or model.sides.starts()
+    return ways[:3] or model.sides.starts()

@@ -6,12 +6,6 @@ from dataclasses import dataclass, replace
 
 from taglio.runtimes.way import Way
 
-# The share that a way must gain to count as better; the largest number of rounds; the number of best ways whose
-# neighbours are measured in a round.
-GAIN, ROUNDS, WIDTH = 0.02, 6, 2
-# The most threads of all runs together, as a multiple of the cores; the most items joined.
-_OVER, _MOST_JOINED = 2, 64
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Choice:
@@ -56,10 +50,10 @@ class Sides:
         return [*dict.fromkeys(other for other in ways if other != way and self._is_sensible(other))]
 
     def _is_sensible(self, way: Way) -> bool:
-        over = _OVER if self.pools else 1  # OpenVINO has no more streams than cores
+        over = 2 if self.pools else 1  # OpenVINO has no more streams than cores
         fits = way.threads <= self.threads and max(way.used_threads, way.at_once) <= over * self.cores
         alone = way.threads == 1 or (way.shared and way.at_once == 1)  # nobody to wait for, or to share with
-        return fits and way.joined <= _MOST_JOINED and not (alone and (way.spinning or way.shared))
+        return fits and way.joined <= 64 and not (alone and (way.spinning or way.shared))
 
 
 Measure = Callable[[Sequence[Choice]], Mapping[Choice, float]]
@@ -70,18 +64,18 @@ def climb(
     measure: Measure,
     sides: Mapping[str, Sides],
     value_of: Mapping[Choice, float] | None = None,
-    rounds: int = ROUNDS,
 ) -> dict[Choice, float]:
     """The value of every choice that was measured or is in `value_of`, on one scale. Larger is better; 0 means that a
     choice breaks a limit.
 
+    In at most six rounds, the neighbours of the two best choices are measured, until the best gains less than 2 %.
     `measure` returns the values of choices that it measured side by side, or no values if no time is left. The best
     choice so far takes part in every round: the machine's speed drifts from round to round, and the value of that
     choice brings the others to one scale.
     """
     value_of = dict(value_of or {})
     wanted = [choice for choice in dict.fromkeys(starts) if choice not in value_of]
-    for _ in range(rounds):
+    for _ in range(6):
         if not wanted:
             break
         before = best_of(value_of, 1)
@@ -90,11 +84,11 @@ def climb(
             break
         scale = value_of[before[0]] / values[before[0]] if before and values[before[0]] > 0.0 else 1.0
         value_of |= {choice: scale * values[choice] for choice in wanted}
-        if before and value_of[best_of(value_of, 1)[0]] < (1.0 + GAIN) * value_of[before[0]]:
+        if before and value_of[best_of(value_of, 1)[0]] < 1.02 * value_of[before[0]]:
             break
         beside = [
             Choice(choice.model, way)
-            for choice in best_of(value_of, WIDTH)
+            for choice in best_of(value_of, 2)
             if value_of[choice] > 0.0
             for way in sides[choice.model].beside(choice.way)
         ]

@@ -20,11 +20,6 @@ from taglio.ways.result import Figure, Load
 
 # Shares of the capacity at which latencies are reported. At higher shares, a few requests say little about latency.
 LOADS = (0.5, 0.7, 0.8)
-# A rate that a real load does not confirm is lowered by `_LOWER`. A rate is confirmed by `_HOLDS` loads in a row, at
-# `_MORE` times the rate: near the capacity, the queue grows when the machine pauses for a moment.
-_LOWER, _HOLDS, _MORE = 0.93, 3, 1.05
-# Requests that give the latency of 19 of 20, and the shortest load: a queue that grows shows only after seconds.
-_REQUESTS, _LOAD_S = 1000, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +97,18 @@ def rate_of(openings: Sequence[Opening], model: int, way: Way, limit_s: float) -
 
 def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
     """The rate that a real load confirms, from the `replayed` one, within so many seconds: requests arrive at random at
-    that rate, which is lowered until 19 of 20 requests are answered within 0.9 of the limit."""
+    that rate, which is lowered until 19 of 20 requests are answered within 0.9 of the limit.
+
+    A rate is confirmed by three loads in a row, at 1.05 times the rate: near the capacity, the queue grows when the
+    machine pauses for a moment. A load has a thousand requests, which give the latency of 19 of 20, and lasts three
+    seconds: a queue that grows shows only then.
+    """
     rate, until, latencies_s = replayed, time.perf_counter() + seconds, list[float]()
     while True:
-        per_s = _MORE * rate.value
-        count = max(_REQUESTS, int(_LOAD_S * per_s))
+        per_s = 1.05 * rate.value
+        count = max(1000, int(3.0 * per_s))
         if count / per_s > until - time.perf_counter():
-            if latencies_s:  # a slow model has no time for `_HOLDS` loads
+            if latencies_s:  # a slow model has no time for three loads
                 return ConfirmedRate(rate, max(latencies_s))
             return ConfirmedRate(
                 rate, None, f"the rate under a real load: {count:,} requests take {count / per_s:.0f} s"
@@ -117,8 +117,8 @@ def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, 
         latencies_s.append(p95_s)
         if p95_s > KEPT * limit_s:
             latencies_s.clear()
-            rate = Figure(_LOWER * rate.value, _LOWER * rate.low, _LOWER * rate.high)
-        elif len(latencies_s) == _HOLDS:
+            rate = Figure(0.93 * rate.value, 0.93 * rate.low, 0.93 * rate.high)
+        elif len(latencies_s) == 3:
             return ConfirmedRate(rate, max(latencies_s))
 
 

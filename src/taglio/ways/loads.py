@@ -23,9 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# The least runs of each caller in a burst, and the runs before it that are not counted.
-_LEAST_RUNS, _UNCOUNTED = 2, 1
-
 
 class Loads:
     """The open models, and the inputs that they run on."""
@@ -123,12 +120,11 @@ class Loads:
 
         def call(caller: int) -> None:
             index = caller
-            for _ in range(_UNCOUNTED):
-                model.run_joined(self._batch(index, joined))
-                index += count
+            model.run_joined(self._batch(index, joined))  # not counted
+            index += count
             ready.wait()
             begin = last = time.perf_counter()
-            while last - begin < seconds or len(counted[caller]) < _LEAST_RUNS:
+            while last - begin < seconds or len(counted[caller]) < 2:
                 model.run_joined(self._batch(index, joined))
                 index += count
                 now = time.perf_counter()

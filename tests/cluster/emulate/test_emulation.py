@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from taglio.cluster.emulate import emulation, record
-from taglio.cluster.emulate.emulation import Emulation, Running
+from taglio.cluster.emulate.emulation import Emulation, RunningEmulation
 from taglio.errors import BadOption
 from tests.cluster.engine.devices import until
 from tests.end_to_end.command import ENVIRONMENT, begun
@@ -131,7 +131,7 @@ def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
         made.change("link gateway->nowhere cut")
 
 
-def quota_of(made: Running, device: str) -> str:
+def quota_of(made: RunningEmulation, device: str) -> str:
     group = made.record.place(device).group
     names = [name for name in ("cpu.cfs_quota_us", "cpu.max") if (group / name).exists()]
     return (group / names[0]).read_text()

@@ -8,8 +8,8 @@ import pytest
 
 from taglio.cluster.devices import Cluster, Handling, Link
 from taglio.cluster.engine import probe
-from taglio.cluster.engine.parcel import Hop, Step
-from taglio.cluster.engine.pipeline import Answer, Broken
+from taglio.cluster.engine.parcel import ComponentStep, Hop
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
 from taglio.cluster.engine.probe import Probes, fitted
 from taglio.cluster.file import parse, written
 from taglio.errors import BadDevice
@@ -18,15 +18,15 @@ from tests.cluster.engine.devices import CLUSTER
 NOTHING: Any = None
 
 
-def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list[Answer]:
+def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list[AnsweredRequest]:
     """Answers to requests with messages of these bytes, by two clocks that differ by 7 s."""
     ways = [links.link(a, b), links.link(b, a)]
     assert ways[0] is not None and ways[1] is not None
     read_s = [7.0 + ways[0].seconds(count) + index * ways[0].gap_s for index, count in enumerate(there)]
     end_s = read_s[-1] - 7.0 + ways[1].seconds(back)
     hops = (*(Hop(1 + index, a, b, 0.0, each_s) for index, each_s in enumerate(read_s)), Hop(9, b, a, 8.0, end_s))
-    step = Step("last", a, end_s, end_s, end_s)
-    return [Answer(request, [], 0.0, end_s, (step,), hops) for request in range(9)]
+    step = ComponentStep("last", a, end_s, end_s, end_s)
+    return [AnsweredRequest(request, [], 0.0, end_s, (step,), hops) for request in range(9)]
 
 
 def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypatch: pytest.MonkeyPatch) -> None:

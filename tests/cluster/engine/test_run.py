@@ -7,8 +7,8 @@ import pytest
 
 from taglio.cluster.devices import Link
 from taglio.cluster.engine.deploy import MOST_LANES
-from taglio.cluster.engine.pipeline import Answer, Broken
-from taglio.cluster.engine.run import _Run, lanes_for, way_s
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
+from taglio.cluster.engine.run import _RunInProgress, lanes_for, way_s
 from taglio.cluster.engine.serve import Server
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Port
@@ -31,14 +31,14 @@ def test_what_waits_for_its_link_is_predicted_to_take_as_long_as_in_the_plan() -
     assert way_s(timeline, Message("0-camera", "camera", "server", (other,)), link) == 1.5
 
 
-def answered(outputs: list[object], planned: SimpleNamespace) -> Answer:
-    return Answer(0, outputs, 0.0, 1.0, (), (), planned=planned)  # type: ignore[arg-type]
+def answered(outputs: list[object], planned: SimpleNamespace) -> AnsweredRequest:
+    return AnsweredRequest(0, outputs, 0.0, 1.0, (), (), planned=planned)  # type: ignore[arg-type]
 
 
 def test_an_answer_is_compared_with_one_process_also_where_an_output_is_a_sequence() -> None:
     wanted = [[np.ones(3), np.ones(2)], np.ones(4)]
     running = SimpleNamespace(plan=SimpleNamespace(fingerprint=lambda: "plan"))
-    run = _Run(running, None, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
+    run = _RunInProgress(running, None, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
     run.check(answered([[np.ones(3), np.ones(2)], np.ones(4)], running))
     assert (run.identical, run.distance) == (1, 0.0)
     run.answers.clear()
@@ -57,11 +57,11 @@ def running(name: str, *devices: str, takes_s: float) -> SimpleNamespace:
 
 def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again() -> None:
     both, alone = running("a", "camera", "server", takes_s=0.02), running("b", "camera", takes_s=0.06)
-    run = _Run(both, None, [{}], {"a": [[]], "b": [[]]})  # type: ignore[arg-type]
+    run = _RunInProgress(both, None, [{}], {"a": [[]], "b": [[]]})  # type: ignore[arg-type]
     took_s = [0.01, 0.01, 8.0, 0.03, 0.03, 0.01]
     for request, each_s in enumerate(took_s):
         plan, attempts = (alone, 1 + (request == 2)) if 2 <= request <= 4 else (both, 1)
-        run.check(Answer(request, [], 0.0, each_s, (), (), attempts, plan))  # type: ignore[arg-type]
+        run.check(AnsweredRequest(request, [], 0.0, each_s, (), (), attempts, plan))  # type: ignore[arg-type]
     first, second = run.plans()
     assert (first.devices, first.requests, first.measured.mean_s, first.ratio) == (("camera", "server"), 3, 0.01, 2.0)
     assert (second.devices, second.requests, second.measured.mean_s, second.ratio) == (("camera",), 3, 0.03, 2.0)
@@ -70,8 +70,8 @@ def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again
 
 def test_requests_that_were_all_sent_again_still_have_a_time() -> None:
     plan = running("a", "camera", takes_s=1.0)
-    run = _Run(plan, None, [{}], {"a": [[]]})  # type: ignore[arg-type]
-    run.check(Answer(0, [], 0.0, 8.0, (), (), 2, plan))  # type: ignore[arg-type]
+    run = _RunInProgress(plan, None, [{}], {"a": [[]]})  # type: ignore[arg-type]
+    run.check(AnsweredRequest(0, [], 0.0, 8.0, (), (), 2, plan))  # type: ignore[arg-type]
     assert [each.measured.mean_s for each in run.plans()] == [8.0]
 
 
@@ -91,9 +91,9 @@ class Line:
         self.sent += 1
         return self.sent - 1
 
-    def wait(self, request: int, _: float) -> Answer:
+    def wait(self, request: int, _: float) -> AnsweredRequest:
         self.answered += 1
-        return Answer(request, [np.full(1, self.value)], 0.0, 1.0, (), ())
+        return AnsweredRequest(request, [np.full(1, self.value)], 0.0, 1.0, (), ())
 
     def close(self) -> None:
         pass
@@ -124,7 +124,7 @@ def test_an_answer_is_checked_against_its_plan_also_if_another_takes_over_before
     recovery = Losing(Line(1.0, 4, breaking=3), Line(2.0, 1, breaking=2), Line(3.0, 1, breaking=-1))
     server = Server(recovery, 1.0)  # type: ignore[arg-type]
     wanted = {f"{value}": [[np.full(1, value)]] for value in (1.0, 2.0, 3.0)}
-    run = _Run(recovery.running, None, [{}], wanted)  # type: ignore[arg-type]
+    run = _RunInProgress(recovery.running, None, [{}], wanted)  # type: ignore[arg-type]
     for answer in server.answers([{}] * 5):
         run.check(answer)
     assert run.identical == 5 and recovery.watched == 5

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from taglio.cluster.engine import serve
-from taglio.cluster.engine.host import States
+from taglio.cluster.engine.host import SessionStates
 from taglio.cluster.engine.parcel import SessionStep
-from taglio.cluster.engine.pipeline import Answer, Broken
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
 from taglio.cluster.engine.serve import Server, Steps
 from taglio.components.build import State
 from taglio.errors import BadDevice
@@ -21,7 +21,7 @@ SUM = State("total", "before", "float32", (1,))
 
 def test_the_session_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taglio.cluster.engine.host.SESSIONS", 2)
-    states, written = States(), {"total": np.ones(1, np.float32)}
+    states, written = SessionStates(), {"total": np.ones(1, np.float32)}
     for name in ("a", "b", "a", "c"):
         states.keep("0", [SUM], SessionStep(name, 0), written)
     assert states.before("0", [SUM], SessionStep("a", 1))["before"].tolist() == [1.0]
@@ -52,10 +52,10 @@ class Lines:
         self._held.append(np.full(1, sum(ran)))
         return len(self._held) - 1
 
-    def wait(self, request: int, _: float) -> Answer:
+    def wait(self, request: int, _: float) -> AnsweredRequest:
         if request == self.breaking:
             raise Broken("its device is gone")
-        return Answer(request, [self._held[request]], 0.0, 1.0, (), ())
+        return AnsweredRequest(request, [self._held[request]], 0.0, 1.0, (), ())
 
     def close(self) -> None:
         pass

@@ -101,8 +101,11 @@ def test_secrets_that_others_can_read_are_refused(opened: Bench, tmp_path: Path)
     assert not (opened.folder / "d").exists()
 
 
-def test_a_start_that_fails_leaves_its_log(opened: Bench) -> None:
-    line = refused(opened.start("camera", "--memory-mb", 1), "did not start", "78643200", "full log", code=4)
+def test_a_start_that_fails_leaves_its_log(opened: Bench, tmp_path: Path) -> None:
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / name).write_text("no certificate")
+        (tmp_path / name).chmod(0o600)
+    line = refused(opened.start("camera", "--tls", tmp_path), "did not start", "full log", code=4)
     log = opened.folder / "d" / "camera" / "log"
     assert log.exists() and str(log) in line
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
+from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer, simulate
 
 
 def together(pipelines: Sequence[Pipeline]) -> Pipeline:
     """Several requests as one, the oldest first."""
-    tasks, transfers = list[Task](), list[Transfer]()
+    tasks, transfers = list[ComponentTask](), list[Transfer]()
     for each in pipelines:
         first = len(tasks)
         tasks += each.tasks

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble, labels_of
 from taglio.cluster.planning.costs import evaluate
-from taglio.cluster.planning.critical_path import Pool, Search, lower_bound
 from taglio.cluster.planning.describe import latencies
+from taglio.cluster.planning.evolution import Pool
+from taglio.cluster.planning.path_bound import lower_bound
+from taglio.cluster.planning.path_search import PathSearch
 from taglio.cluster.planning.place import place
 from taglio.cluster.planning.problem import NoiseBound
 from taglio.cluster.planning.replay import Timetable
@@ -41,7 +43,7 @@ def bound(assembled: Assembled) -> float:
 def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, seed: int) -> None:
     """Too many to try: some at random, and what a pool makes of them, whose aim is to be below."""
     assembled = on_two(problem)
-    search = Search(assembled, Objective())
+    search = PathSearch(assembled, Objective())
     for each in range(5):
         totals = evaluate(assembled.problem, drawn(assembled, seed + each))
         if search.kept(totals):

@@ -14,10 +14,10 @@ from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.describe import beyond_blocks, latencies, period_s
 from taglio.cluster.planning.explain import amount
-from taglio.cluster.planning.place import Answer, Running, conflict, place
+from taglio.cluster.planning.place import Answer, RunningPlans, conflict, place
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.schedule import pipelines
-from taglio.cluster.planning.solve import Placed
+from taglio.cluster.planning.solve import SolvedProblem
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.one_machine import noise_limits
@@ -282,10 +282,10 @@ def test_a_search_whose_time_is_up_does_not_say_that_limits_contradict(
     objective: Objective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, profiles = chain()
-    nothing = Placed("time limit", inf, 0.0, (), np.zeros((0, 2), dtype=np.intp))
+    nothing = SolvedProblem("time limit", inf, 0.0, (), np.zeros((0, 2), dtype=np.intp))
     for module in ("place", "throughput"):
         monkeypatch.setattr(f"taglio.cluster.planning.{module}.solve", lambda *_, **__: nothing)
-    monkeypatch.setattr("taglio.cluster.planning.throughput._Search._improve", lambda _: None)
+    monkeypatch.setattr("taglio.cluster.planning.throughput._PeriodSearch._improve", lambda _: None)
     work = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=1.0))
     with pytest.raises(Infeasible, match=r"energy limit .* 2 s of search, .* raise `time_limit_s`") as refusal:
         place([work], CLUSTER, objective, time_limit_s=2.0)
@@ -370,17 +370,19 @@ def test_a_running_plan_stays_unless_moving_pays() -> None:
         slow = slow.with_link(Link(*ends, 0.5e6, 1e-5, 3e-6))
     moved = place([work], slow, SUM)
     assert moved.plans[0].devices() != first.plans[0].devices()
-    stays = place([work], slow, SUM, running=Running(first.plans, 1.0))
+    stays = place([work], slow, SUM, running=RunningPlans(first.plans, 1.0))
     assert stays.plans[0].placements == first.plans[0].placements
-    goes = place([work], slow, SUM, running=Running(first.plans, 1e-9))
+    goes = place([work], slow, SUM, running=RunningPlans(first.plans, 1e-9))
     assert goes.plans[0].placements == moved.plans[0].placements
     there = tuple(replace(each, device="near", precision="float32") for each in first.plans[0].placements)
-    floats = Running((replace(first.plans[0], placements=there),), 0.0, precisions_stay=True)
+    floats = RunningPlans((replace(first.plans[0], placements=there),), 0.0, precisions_stay=True)
     again = place([work], quick, SUM, running=floats).plans[0]
     assert first.plans[0].assignment() and not again.assignment()
     assert set(again.devices().values()) == {"far"}
     lost = slow.without("far")
-    alone = place([replace(work, profiles={"near": profiles["near"]})], lost, SUM, running=Running(first.plans, 1.0))
+    alone = place(
+        [replace(work, profiles={"near": profiles["near"]})], lost, SUM, running=RunningPlans(first.plans, 1.0)
+    )
     assert set(alone.plans[0].devices().values()) == {"near"}
 
 

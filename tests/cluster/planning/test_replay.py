@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.costs import evaluate
-from taglio.cluster.planning.critical_path import Pool, Search, evolve
+from taglio.cluster.planning.evolution import Pool, evolve
+from taglio.cluster.planning.path_search import PathSearch
 from taglio.cluster.planning.replay import Replay, Timetable
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.result import Limits
@@ -37,7 +38,7 @@ def played(assembled: Assembled, labels: list[int]) -> tuple[float, float]:
     found = replay.play(np.array([labels]), range(len(labels)))
     copies = sent(assembled, labels)
     totals = replace(evaluate(assembled.problem, labels, copies), levels=tuple(found.component[0].tolist()))
-    return float(found.latency_s[0]), Search(assembled, Objective()).worth(totals)
+    return float(found.latency_s[0]), PathSearch(assembled, Objective()).worth(totals)
 
 
 @pytest.mark.parametrize("send_ms", [0.0, 0.05, 1.0])
@@ -69,7 +70,7 @@ def test_in_float_on_one_device_a_replay_is_the_simulation(problem: Problem) -> 
 @given(made_up.problems(largest=5, sparing=False))
 def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Objective())
-    search = Search(assembled, Objective())
+    search = PathSearch(assembled, Objective())
     pool = Pool(search, [Timetable(assembled, 0)], price=1e-5)
     allowed = assembled.problem.allowed.reshape(len(assembled.problem.nodes), -1)
     pool.add(np.array([allowed.argmax(axis=1)]))
@@ -100,7 +101,7 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
     """Of a chain on two devices every placement is known; nothing is good enough, and there is no deadline."""
     graph, profiles = chain()
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
-    search = Search(assembled, Objective())
+    search = PathSearch(assembled, Objective())
     best = min(search.worth(totals) for totals in every(assembled.problem))
     search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
     evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
-from taglio.cluster.planning.place import Answer, place
+from taglio.cluster.planning.place import Answer, Planner, place
 from taglio.cluster.planning.replicas import alike
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.simulate import Pipeline
@@ -86,7 +86,8 @@ def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: 
     cluster = several(2)
     profiles = {each.name: problem.profile for each in cluster.devices}
     bare = Workload("m", problem.graph, profiles, problem.error, Limits(None))
-    apart, turns = (place([bare], cluster, STREAM, gap=1e-3, time_limit_s=2.0, replicas=each) for each in (False, True))
+    apart = Planner([bare], cluster, STREAM, None, 1e-3, 2.0).answer(why=True)
+    turns = place([bare], cluster, STREAM, gap=1e-3, time_limit_s=2.0)
     assert turns.value <= apart.value * (1.0 + 2e-3) + 1e-9
     assert simulated(turns) >= 0.9 * rate(turns.plans[0])
 

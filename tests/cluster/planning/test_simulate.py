@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
+from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer, simulate
 from taglio.plan.result import Span
 from tests.cluster.planning.streams import stream, together
 from tests.examples import examples
@@ -32,7 +32,7 @@ def rate_per_s(pipeline: Pipeline) -> float:
 def there_and_back(compute: float = 3.0) -> Pipeline:
     """camera 2 s, up 1 s + 0.5, server 3 s, down 0.25 s + 0.5: the answer."""
     return Pipeline(
-        (Task("first", CAMERA, 2.0), Task("second", SERVER, compute)),
+        (ComponentTask("first", CAMERA, 2.0), ComponentTask("second", SERVER, compute)),
         (send(None, 0, busy=0.0), send(0, 1, busy=1.0, delay=0.5), send(1, link=DOWN, busy=0.25, delay=0.5)),
     )
 
@@ -52,7 +52,7 @@ def test_a_chain_adds_up() -> None:
 def test_two_devices_work_at_once_and_one_does_not() -> None:
     def branches(second: str) -> Pipeline:
         return Pipeline(
-            (Task("a", CAMERA, 4.0), Task("b", second, 5.0), Task("join", CAMERA, 1.0)),
+            (ComponentTask("a", CAMERA, 4.0), ComponentTask("b", second, 5.0), ComponentTask("join", CAMERA, 1.0)),
             (send(0, 2, busy=0.0), send(1, 2, link=(second, CAMERA), busy=0.0)),
         )
 
@@ -62,7 +62,11 @@ def test_two_devices_work_at_once_and_one_does_not() -> None:
 
 def test_a_device_goes_on_when_it_has_sent_what_it_wrote() -> None:
     def branches(sending_s: float) -> Pipeline:
-        tasks = (Task("a", CAMERA, 4.0, sending_s), Task("b", CAMERA, 5.0, sending_s), Task("join", SERVER, 1.0))
+        tasks = (
+            ComponentTask("a", CAMERA, 4.0, sending_s),
+            ComponentTask("b", CAMERA, 5.0, sending_s),
+            ComponentTask("join", SERVER, 1.0),
+        )
         return Pipeline(tasks, (send(0, 2, busy=1.0), send(1, 2, busy=1.0)))
 
     assert simulate(branches(0.0)).end_s == pytest.approx(4 + 5 + 1 + 1)
@@ -76,7 +80,12 @@ def test_a_device_goes_on_when_it_has_sent_what_it_wrote() -> None:
 @pytest.mark.parametrize(("second_s", "ends"), [(1.0, [8.0, 9.0]), (3.0, [9.0, 10.0]), (7.0, [7.0, 13.0])])
 def test_a_component_stands_still_while_its_device_receives(second_s: float, ends: list[float]) -> None:
     """What a sent arrives at 5, received from 3 on; what b sent is received right after, amid c, or after c."""
-    tasks = (Task("a", CAMERA, 1.0), Task("b", CAMERA, second_s), Task("c", SERVER, 2.0), Task("d", SERVER, 1.0))
+    tasks = (
+        ComponentTask("a", CAMERA, 1.0),
+        ComponentTask("b", CAMERA, second_s),
+        ComponentTask("c", SERVER, 2.0),
+        ComponentTask("d", SERVER, 1.0),
+    )
     sent = tuple(replace(send(source, source + 2, busy=1.0, delay=3.0), receiving_s=2.0) for source in (0, 1))
     timeline = simulate(Pipeline(tasks, sent))
     assert [each.end_s for each in timeline.spans if each.on == SERVER] == ends
@@ -85,7 +94,7 @@ def test_a_component_stands_still_while_its_device_receives(second_s: float, end
 
 def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
     pipeline = Pipeline(
-        (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0)),
+        (ComponentTask("a", CAMERA, 1.0), ComponentTask("b", SERVER, 1.0), ComponentTask("c", SERVER, 1.0)),
         (send(0, 1, busy=2.0, delay=10.0), send(0, 2, busy=2.0, delay=10.0)),
     )
     # Up to 3 and 5, there at 13 and 15; b 13..14, c 15..16.
@@ -97,7 +106,7 @@ def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
 
 
 def test_a_tensor_is_sent_once_for_all_its_readers() -> None:
-    tasks = (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0))
+    tasks = (ComponentTask("a", CAMERA, 1.0), ComponentTask("b", SERVER, 1.0), ComponentTask("c", SERVER, 1.0))
     timeline = simulate(Pipeline(tasks, (send(0, 1, 2, busy=2.0),)))
     assert timeline.end_s == pytest.approx(1 + 2 + 1 + 1) and timeline.busy_s["camera -> server"] == 2.0
 
@@ -109,14 +118,14 @@ def test_a_stream_runs_at_the_rate_of_its_busiest_resource() -> None:
 
 
 def test_older_requests_go_first() -> None:
-    tasks = (Task("a", CAMERA, 2.0), Task("b", SERVER, 1.0), Task("c", CAMERA, 1.0))
+    tasks = (ComponentTask("a", CAMERA, 2.0), ComponentTask("b", SERVER, 1.0), ComponentTask("c", CAMERA, 1.0))
     pipeline = Pipeline(tasks, (send(0, 1, busy=0.0), send(1, 2, link=DOWN, busy=0.0)))
     # camera: a0 0..2, a1 2..4 (c0 is ready at 3), then c0 4..5, c1 at 5.
     assert stream([pipeline] * 2) == [5.0, 6.0]
 
 
 def test_tasks_that_wait_in_a_circle_are_refused() -> None:
-    tasks = (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0))
+    tasks = (ComponentTask("a", CAMERA, 1.0), ComponentTask("b", SERVER, 1.0))
     with pytest.raises(ValueError, match="wait for each other"):
         simulate(Pipeline(tasks, (send(0, 1), send(1, 0, link=DOWN))))
 
@@ -126,7 +135,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     """Tasks, each on a device of its own, so that only what is sent decides who waits."""
     count = draw(st.integers(1, 7))
     seconds = [draw(st.integers(0, 9)) for _ in range(count)]
-    tasks = tuple(Task(f"task{index}", f"device{index}", float(each)) for index, each in enumerate(seconds))
+    tasks = tuple(ComponentTask(f"task{index}", f"device{index}", float(each)) for index, each in enumerate(seconds))
     transfers = []
     for target in range(count):
         for source in range(target):
@@ -168,7 +177,7 @@ def shared(draw: st.DrawFn) -> Pipeline:
     count = draw(st.integers(2, 8))
     devices = [draw(st.sampled_from("abc")) for _ in range(count)]
     tasks = tuple(
-        Task(f"task{index}", device, float(draw(st.integers(0, 9))), float(draw(st.integers(0, 2))))
+        ComponentTask(f"task{index}", device, float(draw(st.integers(0, 9))), float(draw(st.integers(0, 2))))
         for index, device in enumerate(devices)
     )
     transfers = []

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble
 from taglio.cluster.planning.costs import Costs, evaluate
+from taglio.cluster.planning.improve import improve
 from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values
 from taglio.cluster.planning.relaxation import Relaxation
-from taglio.cluster.planning.solve import improve, solve
+from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.result import Limits
 from tests.cluster.planning.reference import brute_force

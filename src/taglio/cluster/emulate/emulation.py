@@ -20,13 +20,10 @@ from taglio.cluster.changes import changed
 from taglio.cluster.devices import EMULATION, Cluster, nearest
 from taglio.cluster.emulate import line, namespaces, quota, record
 from taglio.cluster.emulate.namespaces import TUN, CannotEmulate
-from taglio.cluster.emulate.record import Place, Record
+from taglio.cluster.emulate.record import EmulationRecord, Place
 from taglio.errors import BadOption
 from taglio.progress import Progress, reported
 
-_MOST_DEVICES = 254
-_PATIENCE_S, _REMOVAL_S = 10.0, 30.0
-_PORT, _START_S = 6379, 180.0  # of the head, and for a device to start
 # Join the control group last, so that starting up does not use its quota.
 _JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
@@ -49,10 +46,10 @@ def missing() -> str | None:
     return None
 
 
-class Running:
+class RunningEmulation:
     """A running emulation, of this process or another."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: EmulationRecord) -> None:
         self.record = record
 
     @property
@@ -108,7 +105,7 @@ class Running:
     def _order(self, links: line.Order) -> None:
         """Send new link settings, and wait until they apply. Raises CannotEmulate if the process has died."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(_PATIENCE_S)
+            connection.settimeout(10.0)
             try:
                 connection.connect(str(self.record.control))
                 connection.send(msgspec.json.encode(links))
@@ -121,16 +118,16 @@ class Running:
             raise CannotEmulate("the process that carries the links has ended: restart it")
 
 
-def joined(folder: str | None) -> Running:
+def joined(folder: str | None) -> RunningEmulation:
     """The running emulation in `folder`, or the only one. Raises BadOption if there is none or more than one."""
     emulations = [emulation for emulation in record.running() if not folder or emulation.folder == Path(folder)]
     if len(emulations) != 1:
         what = f"{len(emulations)} emulations are" if emulations else "no emulation is"
         raise BadOption(f"{what} running: start one with taglio cluster emulate CLUSTER, or select one by {EMULATION}")
-    return Running(emulations[0])
+    return RunningEmulation(emulations[0])
 
 
-class Emulation(Running):
+class Emulation(RunningEmulation):
     """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit. If this
     process is killed, the one that carries the links removes it."""
 
@@ -188,7 +185,7 @@ class Emulation(Running):
         """Kill everything that runs in it and remove it."""
         if hasattr(self, "_line"):
             self._line.stdin and self._line.stdin.close()
-            self._line.wait(_REMOVAL_S)
+            self._line.wait(timeout=30.0)
         record.remove(self.record)  # if the process did not start, or has died
 
     @contextmanager
@@ -206,7 +203,7 @@ def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
     engine: both components are on one machine in reality, too."""
     index = {device.name: number for number, device in enumerate((order or cluster).devices)}
     return tuple(
-        line.Way(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
+        line.EmulatedLink(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
         for link in cluster.links
         if link.source != link.target
     )
@@ -217,10 +214,10 @@ def processors(cluster: Cluster) -> float:
     return sum(min(device.cpus, device.threads) for device in cluster.devices)
 
 
-def _planned(cluster: Cluster, file: Path) -> Record:
+def _planned(cluster: Cluster, file: Path) -> EmulationRecord:
     """The record of an emulation to create: the names of everything in it."""
-    if len(cluster.devices) > _MOST_DEVICES:
-        raise CannotEmulate(f"{len(cluster.devices)} devices: at most {_MOST_DEVICES} can be emulated")
+    if len(cluster.devices) > 254:  # the addresses of one network
+        raise CannotEmulate(f"{len(cluster.devices)} devices: at most 254 can be emulated")
     place = quota.hierarchy()
     assert place is not None
     pid = os.getpid()
@@ -231,7 +228,7 @@ def _planned(cluster: Cluster, file: Path) -> Record:
     )
     text = file.read_text(encoding="utf-8")
     folder = record.FOLDER / str(pid)
-    return Record(pid, folder, str(file), text, group, places)
+    return EmulationRecord(pid, folder, str(file), text, group, places)
 
 
 def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:
@@ -250,7 +247,7 @@ def start_devices(emulation: Emulation, progress: Progress | None = None) -> Non
 def start_device(emulation: Emulation, name: str) -> "subprocess.Popen[str]":
     """Begin to start one device; it is up when the returned process exits with 0."""
     head = emulation.cluster.start
-    role = ["--head"] if name == head else ["--address", f"{emulation.addresses[head]}:{_PORT}"]
+    role = ["--head"] if name == head else ["--address", f"{emulation.addresses[head]}:6379"]
     words = [
         sys.executable, "-m", "taglio", "cluster", "start", "--name", name, *role, "--host", emulation.addresses[name],
         "--threads", str(emulation.cluster.device(name).threads),
@@ -261,10 +258,10 @@ def start_device(emulation: Emulation, name: str) -> "subprocess.Popen[str]":
 
 def _wait(name: str, process: "subprocess.Popen[str]") -> None:
     try:
-        said = process.communicate(timeout=_START_S)[1].strip().splitlines()
-    except subprocess.TimeoutExpired:
+        said = process.communicate(timeout=180.0)[1].strip().splitlines()
+    except subprocess.TimeoutExpired as late:
         process.kill()
-        said = [f"not started after {_START_S:.0f} s"]
+        said = [f"not started after {late.timeout:.0f} s"]
     if process.returncode != 0:
         why = said[-1] if said else f"exit code {process.returncode}"
         raise CannotEmulate(f"{name}: {why.removeprefix('taglio: ')} (--bare emulates only the network)")

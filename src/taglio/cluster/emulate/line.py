@@ -26,16 +26,11 @@ import msgspec
 
 from taglio.cluster.emulate import record
 
-# Size of a link's queue: deep enough that TCP reaches its own window first (the kernel's largest is 6 MB), because a
-# lost packet would be measured as the engine's time.
-QUEUE_BYTES = 16_000_000
 LARGEST_PACKET = 65_535
-AT_ONCE = 16  # packets read from one device before the next device's turn
-VERSION_4 = 4
 DONE = b"done"  # the answer to an order
 
 
-class Way(msgspec.Struct, frozen=True):
+class EmulatedLink(msgspec.Struct, frozen=True):
     """A directed link between two devices (by index), with its current settings. A cut link drops everything."""
 
     source: int
@@ -46,16 +41,16 @@ class Way(msgspec.Struct, frozen=True):
 
 
 # An order to the process: links that replace those between the same devices.
-Order = tuple[Way, ...]
+Order = tuple[EmulatedLink, ...]
 
 
 @dataclass(slots=True)
 class _Queue:
-    way: Way
+    way: EmulatedLink
     free_s: float = 0.0
 
 
-def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+def routes(ways: Sequence[EmulatedLink], devices: int) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
     """The links from each device to each other: the direct one, else the route of least delay for a packet of 1,500
     bytes (Dijkstra). Unreachable pairs are left out."""
     cost = {(way.source, way.target): way.latency_s + 1500 / way.bandwidth_bytes_per_s for way in ways}
@@ -79,7 +74,7 @@ def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tup
 class Line:
     """The queues and the packets in them. Times are from time.monotonic()."""
 
-    def __init__(self, devices: Sequence[int], ways: Sequence[Way]) -> None:
+    def __init__(self, devices: Sequence[int], ways: Sequence[EmulatedLink]) -> None:
         self.devices = devices  # file descriptors of the devices' interfaces, in the order of their addresses
         self.queues: dict[tuple[int, int], _Queue] = {}
         self.set(ways)
@@ -89,19 +84,19 @@ class Line:
         self.waiting: list[tuple[float, int, bytes, tuple[tuple[_Queue, int], ...], int]] = []
         self.number = 0
 
-    def set(self, ways: Sequence[Way]) -> None:
+    def set(self, ways: Sequence[EmulatedLink]) -> None:
         """Apply new link settings; packets already queued keep their times."""
         for way in ways:
             self.queues.setdefault((way.source, way.target), _Queue(way)).way = way
 
     def take(self, index: int) -> None:
-        """Read the packets that device `index` has sent, and queue them."""
-        for _ in range(AT_ONCE):
+        """Read packets that device `index` has sent, and queue them: at most 16 before the next device's turn."""
+        for _ in range(16):
             try:
                 packet = os.read(self.devices[index], LARGEST_PACKET)
             except OSError:  # no more packets, or the interface is not up yet
                 return
-            if packet[0] >> 4 == VERSION_4:
+            if packet[0] >> 4 == 4:  # IP version 4
                 path = self.paths.get((index, packet[19] - 1))  # the last byte of its destination address
                 if path is not None:
                     self.queue(time.monotonic(), packet, path, 0)
@@ -110,7 +105,9 @@ class Line:
         """Queue a packet on link number `hop` of its path."""
         link = path[hop][0]
         start_s, way = max(now_s, link.free_s), link.way
-        if way.cut or (start_s - now_s) * way.bandwidth_bytes_per_s > QUEUE_BYTES:
+        # A full queue drops the packet. It is so long that TCP reaches its own window first (the kernel's largest is
+        # 6 MB), because a lost packet would be measured as the engine's time.
+        if way.cut or (start_s - now_s) * way.bandwidth_bytes_per_s > 16_000_000:
             return
         link.free_s = start_s + len(packet) / way.bandwidth_bytes_per_s
         self.number += 1

@@ -16,8 +16,6 @@ from pathlib import Path
 # device already gets 15 % more than its quota, at 100 ms it pauses for 50 ms at a stretch.
 PERIOD_US = 10_000
 SHORTEST_QUOTA_US = 1_000  # the kernel's own limit
-LONGEST_PERIOD_US = 1_000_000
-PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def _quota(cpus: float) -> tuple[int, int]:
     """Quota (-1: no limit) and period in microseconds. A small share needs a longer period."""
     if isinf(cpus):
         return -1, PERIOD_US
-    period_us = min(LONGEST_PERIOD_US, max(PERIOD_US, round(SHORTEST_QUOTA_US / cpus)))
+    period_us = min(1_000_000, max(PERIOD_US, round(SHORTEST_QUOTA_US / cpus)))  # a second is the kernel's longest
     return max(SHORTEST_QUOTA_US, round(cpus * period_us)), period_us
 
 
@@ -82,7 +80,7 @@ def processes(folder: Path) -> list[int]:
 
 def destroy(folder: Path) -> None:
     """Kill everything in a group and remove it with the groups below it; a missing one is no error."""
-    limit_end = time.monotonic() + PATIENCE_S
+    limit_end = time.monotonic() + 10.0
     while (alive := processes(folder)) and time.monotonic() < limit_end:
         for pid in alive:
             with suppress(ProcessLookupError):

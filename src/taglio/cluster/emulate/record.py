@@ -24,7 +24,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EmulationRecord:
     """An emulation of the process `owner`."""
 
     owner: int
@@ -44,19 +44,19 @@ class Record:
         return next(place for place in self.places if place.device == device)
 
 
-def save(record: Record) -> None:
+def save(record: EmulationRecord) -> None:
     """Write the record into its folder atomically."""
     artifact.write_bytes(record.folder / "record.json", msgspec.json.encode(record, enc_hook=str))
 
 
-def load(folder: Path) -> Record:
+def load(folder: Path) -> EmulationRecord:
     """The record in a folder. Raises OSError or msgspec.MsgspecError."""
     return msgspec.json.decode(
-        (folder / "record.json").read_bytes(), type=Record, dec_hook=lambda kind, text: kind(text)
+        (folder / "record.json").read_bytes(), type=EmulationRecord, dec_hook=lambda kind, text: kind(text)
     )
 
 
-def running() -> list[Record]:
+def running() -> list[EmulationRecord]:
     """Emulations whose owner is alive."""
     records = []
     for folder in sorted(FOLDER.glob("*")):
@@ -67,7 +67,7 @@ def running() -> list[Record]:
     return records
 
 
-def remove(record: Record) -> None:
+def remove(record: EmulationRecord) -> None:
     """Kill everything that runs in an emulation and remove all that it created. Missing parts are no error."""
     quota.destroy(record.group)
     for place in record.places:

@@ -18,13 +18,11 @@ from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.members import RESOURCE, Address, addresses, devices
-from taglio.cluster.engine.resident import Facts, facts
+from taglio.cluster.engine.resident import DeviceFacts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory
 
 _PATIENCE_S = 60.0
-# Ray waits silently for a lost head, and ends the process after two minutes.
-_HEAD_PATIENCE_S, _HEAD_ANSWER_S = 60.0, 5.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -96,9 +94,10 @@ class Connection:
         return addresses(self._nodes())
 
     def _nodes(self) -> list[dict[str, Any]]:
-        head, end = split(self.here.address), time.monotonic() + _HEAD_PATIENCE_S
+        # Ray waits silently for a lost head, and ends the process after two minutes.
+        head, end = split(self.here.address), time.monotonic() + _PATIENCE_S
         if not _answers(head):
-            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", self.here.address, _HEAD_PATIENCE_S)
+            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", self.here.address, _PATIENCE_S)
             while not _answers(head):
                 if time.monotonic() > end:
                     raise HeadLost(self.here.address)
@@ -165,7 +164,7 @@ def _own_sigterm() -> Iterator[None]:
 
 def _answers(address: Address) -> bool:
     try:
-        socket.create_connection(address, timeout=_HEAD_ANSWER_S).close()
+        socket.create_connection(address, timeout=5.0).close()
     except OSError:
         return False
     return True
@@ -185,7 +184,7 @@ def ask(name: str) -> Any:
     return ray().remote(facts).options(**on(name), max_retries=0).remote()
 
 
-def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, Facts]:
+def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, DeviceFacts]:
     """Facts about every living device, or about `names`. Raises BadDevice for a device with another taglio version or
     without an answer."""
     alive = connection.alive().items()
@@ -199,7 +198,7 @@ def gather(connection: Connection, names: Collection[str] | None = None) -> dict
     return facts_of
 
 
-def same_version(facts: Facts) -> None:
+def same_version(facts: DeviceFacts) -> None:
     """Raise BadDevice for a device with another taglio version."""
     ours = artifact.version_of("taglio")
     theirs = facts.versions.get("taglio", "none")

@@ -13,10 +13,10 @@ from typing import Any
 
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal, same_version
-from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, Host, Job, Loaded
+from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, ComponentJob, Host, Loaded
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.replan import Planned
-from taglio.cluster.engine.resident import Facts, clock_name
+from taglio.cluster.engine.resident import DeviceFacts, clock_name
 from taglio.cluster.engine.store import CHUNK_BYTES
 from taglio.cluster.engine.wiring import Wiring, wire
 from taglio.components.build import Manifest, read
@@ -25,12 +25,10 @@ from taglio.progress import Progress
 
 # Requests in flight per device at most: each has its threads on every device.
 MOST_LANES = 32
-_PATIENCE_S = 120.0
-_PINGS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ClockOffset:
     """A device's monotonic clock minus ours, in seconds, and half the round trip of reading it."""
 
     offset_s: float
@@ -50,7 +48,7 @@ class Deployment:
     actors: Mapping[str, Any]
     here: Host | None
     loaded: tuple[Loaded, ...]
-    clocks: Mapping[str, Clock]
+    clocks: Mapping[str, ClockOffset]
     sent_bytes: int
     places: Mapping[str, tuple[str, ...]]
 
@@ -63,12 +61,12 @@ class Deployment:
 class Calls:
     """An actor's methods as plain methods that wait for the result."""
 
-    def __init__(self, actor: Any, patience_s: float = _PATIENCE_S) -> None:
-        self._actor, self._patience_s = actor, patience_s
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._actor, name)
-        return lambda *given: ray().get(method.remote(*given), timeout=self._patience_s)
+        return lambda *given: ray().get(method.remote(*given), timeout=120.0)
 
 
 def deploy(connection: Connection, planned: Planned, lanes: int) -> Deployment:
@@ -117,13 +115,13 @@ def open_components(
             try:
                 facts = host.facts()
                 _fits(cluster.device(name), pieces[0].runtime, facts)
-                clocks[name] = Clock(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
+                clocks[name] = ClockOffset(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
                 files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
                 sent_bytes += send(host, files)
             except Exception as error:
                 raise refusal(name, error) from None
             jobs = [
-                Job(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
+                ComponentJob(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
                 for piece in pieces
             ]
             others = {role: names for role, names in places.items() if role != stands_for[name] and names[0] in actors}
@@ -137,7 +135,7 @@ def open_components(
     return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent_bytes, places)
 
 
-def _fits(device: Device, runtime: str, facts: Facts) -> None:
+def _fits(device: Device, runtime: str, facts: DeviceFacts) -> None:
     """Raise BadDevice if a device differs from the cluster file or lacks the runtime of its components."""
     same_version(facts)
     if facts.threads < device.threads:
@@ -167,12 +165,13 @@ def send(host: Any, files: Mapping[str, Path], progress: Progress | None = None)
     return total
 
 
-def _clock(host: Any) -> Clock:
+def _clock(host: Any) -> ClockOffset:
+    """The clock by the shortest of fifty round trips."""
     trips = []
-    for _ in range(_PINGS):
+    for _ in range(50):
         before = time.monotonic()
         there = host.call(time.monotonic)
         after = time.monotonic()
         trips.append((after - before, there - (before + after) / 2.0))
     trip, offset = min(trips)
-    return Clock(offset, trip / 2.0)
+    return ClockOffset(offset, trip / 2.0)

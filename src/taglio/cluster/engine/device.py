@@ -20,7 +20,6 @@ from taglio.errors import BadDevice, BadOption
 from taglio.progress import Progress
 
 LOOPBACK = "127.0.0.1"
-PORT = 6379
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PATIENCE_S = 90.0
@@ -35,56 +34,36 @@ _HEALTH = {
 }
 
 
-def start(
-    name: str,
-    *,
-    head: bool,
-    address: str | None,
-    host: str,
-    port: int,
-    threads: int,
-    memory_mb: int,
-    lock: Lock,
-    progress: Progress | None = None,
-) -> LocalDevice:
-    """Start a device and wait until it is a member of its cluster.
-
-    `memory_mb` limits the memory for tensors in transit. Raises BadOption and BadDevice, each with the fix.
-    """
+def start(device: LocalDevice, progress: Progress | None = None) -> None:
+    """Start a device and wait until it is a member of its cluster. Raises BadOption and BadDevice, each with the
+    fix."""
+    name, lock = device.name, device.lock
     if not _NAME.fullmatch(name):
         raise BadOption(f'`name` "{name}": write a name of letters, digits, "-", "_" and "."')
-    listen.address(host)
-    if head == (address is not None):
-        raise BadOption("give either `head`, on the first device, or `address` HOST:PORT of the head, on the others")
+    listen.address(device.host)
     installed()
-    if local.keeper(local.home() / name) is not None:
+    if local.keeper(device.folder) is not None:
         raise BadDevice(f'device "{name}" runs on this machine already: taglio cluster stop --name {name}')
-    if head:
-        address = f"{host}:{port}"
-        _free(host, port)
+    if device.head:
+        _free(*split(device.address))
         make_token(lock.token)
-    assert address is not None
     environment = {**os.environ, **lock.environment(), **_HEALTH, **SETTINGS}
     environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
-    if not head:
-        _reachable(address, lock)
+    if not device.head:
+        _reachable(device.address, lock)
         # A device that was killed here counts as alive for a few more seconds.
-        again = any((local.home() / name).glob("session_*"))
-        _not_taken(name, address, lock, _PATIENCE_S / 3.0 if again else 0.0, progress)
+        again = any(device.folder.glob("session_*"))
+        _not_taken(device, _PATIENCE_S / 3.0 if again else 0.0, progress)
     lock.refuse_shared()
     folder = local.prepare(name)
-    device = LocalDevice(
-        name, host, address, head, threads, str(lock.token.resolve()), str(lock.tls.resolve()) if lock.tls else None
-    )
-    environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
+    environment |= {DEVICE: name, THREADS: str(device.threads), STORE: str(folder / "components")}
     # A head that was killed restores its state, so that programs that use the cluster continue.
-    if not (head and (folder / local.MEMORY).exists()):
+    if not (device.head and (folder / local.MEMORY).exists()):
         for session in folder.glob("session_*"):  # from an earlier start
             shutil.rmtree(session, ignore_errors=True)
-    if head:
+    if device.head:
         environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
-    keeper = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder)]
-    command = [*keeper, *_command(device, folder, port, memory_mb)]
+    command = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder), *_command(device, folder)]
     (folder / local.LOG).unlink(missing_ok=True)
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -97,18 +76,20 @@ def start(
         local.stop([device])
         process.wait()
         raise
-    return device
 
 
-def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> list[str]:
-    # No monitor: nothing is scaled, and it would answer /metrics to whoever asks, without the token.
-    head = ["--head", f"--port={port}", "--include-dashboard=false", "--dashboard-port=0", "--no-monitor"]
-    role = head if device.head else [f"--address={device.address}"]
+def _command(device: LocalDevice, folder: Path) -> list[str]:
+    role = [f"--address={device.address}"]
+    if device.head:
+        # No monitor: nothing is scaled, and it would answer /metrics to whoever asks, without the token.
+        port = f"--port={split(device.address)[1]}"
+        role = ["--head", port, "--include-dashboard=false", "--dashboard-port=0", "--no-monitor"]
     return [
         sys.executable, "-m", "taglio.cluster.engine.raystart", "start", *role, "--block",
         f"--node-ip-address={device.host}",
         "--num-cpus=0", "--num-gpus=0", f"--resources={json.dumps({RESOURCE + device.name: 1})}",
-        f"--object-store-memory={memory_mb * 10**6}", f"--temp-dir={folder}",
+        # Messages are sent inside calls (library.py): Ray's store, of 80 MB at least, holds only larger ones.
+        f"--object-store-memory={200 * 10**6}", f"--temp-dir={folder}",
         "--disable-usage-stats", "--include-log-monitor=false", "--log-color=false",
         # Ray reserves ports for its workers and for services not used here, and would refuse them as --port.
         "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
@@ -141,7 +122,7 @@ def split(address: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises BadOption."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadOption(f'`address` "{address}": write HOST:PORT, such as 192.168.1.10:{PORT}')
+        raise BadOption(f'`address` "{address}": write HOST:PORT, such as 192.168.1.10:6379')
     return host, int(port)
 
 
@@ -216,12 +197,12 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
     )
 
 
-def _not_taken(name: str, address: str, lock: Lock, patience_s: float, progress: Progress | None) -> None:
+def _not_taken(device: LocalDevice, patience_s: float, progress: Progress | None) -> None:
     begun = time.monotonic()
-    while members(address, lock).get(name):
+    while members(device.address, device.lock).get(device.name):
         waited = time.monotonic() - begun
         if waited < patience_s:
             if progress:
-                progress(f"waiting until the previous {name} is declared dead", int(waited), int(patience_s))
+                progress(f"waiting until the previous {device.name} is declared dead", int(waited), int(patience_s))
             continue
-        raise BadDevice(f'the cluster at {address} has a device "{name}" already: choose another `name`')
+        raise BadDevice(f'the cluster at {device.address} has a device "{device.name}" already: choose another `name`')

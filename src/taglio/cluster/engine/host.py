@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster.engine.parcel import Parcel, SessionStep, Step, merged
+from taglio.cluster.engine.parcel import ComponentStep, Parcel, SessionStep, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
@@ -49,7 +49,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ComponentJob:
     """A component for a device: the messages that it reads (by index), those that it sends, and the states it keeps."""
 
     piece: Piece
@@ -59,7 +59,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class _Request:
+class _OpenRequest:
     """A request's tensors so far, and the components that wait for more; its session and step, if any."""
 
     left: set[str]
@@ -68,7 +68,7 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Work:
+class _ReadyComponent:
     """A component, the `place`-th on this device, with all inputs since `ready_s`. The smallest runs first."""
 
     request: int
@@ -79,7 +79,7 @@ class _Work:
     session: SessionStep | None = field(compare=False)
 
 
-class States:
+class SessionStates:
     """The states that components keep of each session from step to step. They are lost with the device: the sender
     repeats the steps (serve.py), or reports that the session is lost."""
 
@@ -118,17 +118,17 @@ class Host(Resident):
 
     def __init__(self, device: str = "", threads: int = 0, store: Path | None = None) -> None:
         super().__init__(device, threads, store)
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, ComponentJob] = {}
         self._sessions: dict[str, Session] = {}
         self._peers: dict[str, list[Callable[[Parcel], None]]] = {}
         self._role = self.device
         # One component runs at a time: the first waiting one, not necessarily the one that this thread added.
-        self._waiting: PriorityQueue[_Work] = PriorityQueue()
+        self._waiting: PriorityQueue[_ReadyComponent] = PriorityQueue()
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, _OpenRequest] = {}
         self._promised: dict[tuple[int, int], Future[Parcel]] = {}
-        self._states = States()
+        self._states = SessionStates()
 
     def call(self, function: Callable[..., T], *given: Any) -> T:
         """What a function returns on this device."""
@@ -139,7 +139,7 @@ class Host(Resident):
         session, piece = self._sessions[component], self._jobs[component].piece
         return fmean(run_for(least_s, component, session, repeat([_zeros(piece)])))
 
-    def load(self, jobs: list[Job], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
+    def load(self, jobs: list[ComponentJob], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
         """Open the components of `jobs`, each in its runtime, and run each once on zeros if it can; `peers` are the
         hosts that messages are sent to, by device; several take turns, as this one may for the device that `jobs` name.
 
@@ -171,13 +171,15 @@ class Host(Resident):
     def _note(self, parcel: Parcel) -> int:
         """Queue the components that now have all inputs; returns their number."""
         with self._lock:
-            request = self._requests.setdefault(parcel.request, _Request(set(self._jobs), parcel.session))
+            request = self._requests.setdefault(parcel.request, _OpenRequest(set(self._jobs), parcel.session))
             request.parcels[parcel.message] = parcel
             count = 0
             for place, (name, job) in enumerate(self._jobs.items()):
                 if name in request.left and all(index in request.parcels for index in job.reads):
                     parcels = [request.parcels[index] for index in job.reads]
-                    self._waiting.put(_Work(parcel.request, place, name, parcels, time.monotonic(), request.session))
+                    self._waiting.put(
+                        _ReadyComponent(parcel.request, place, name, parcels, time.monotonic(), request.session)
+                    )
                     request.left.discard(name)
                     count += 1
             if not request.left:
@@ -215,7 +217,7 @@ class Host(Resident):
                 self.promise(made.request, index).set_result(parcel)
         return here
 
-    def _run(self, work: _Work) -> Parcel:
+    def _run(self, work: _ReadyComponent) -> Parcel:
         """Run a component: all that it made, as one parcel, or its error, for whoever waits for the answer."""
         made = Parcel(work.request, -1, self.device, {}, session=work.session)
         try:
@@ -234,7 +236,7 @@ class Host(Resident):
             return replace(made, error=BadDevice(f'device "{self.device}" has no memory to run {work.component}'))
         except Exception as error:  # the runtime refuses the inputs
             return replace(made, error=BadData(f"{work.component} failed: {with_kind(error)}"))
-        step = Step(work.component, self.device, work.ready_s, start, end)
+        step = ComponentStep(work.component, self.device, work.ready_s, start, end)
         return replace(made, tensors=values, steps=(*steps, step), hops=hops)
 
 

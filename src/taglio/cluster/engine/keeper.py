@@ -19,8 +19,6 @@ STARTED = "Ray runtime started"
 # Where Ray records the cluster that it started last. With this file, and any process of the cluster on this machine
 # (such as another device), Ray believes that a killed head is still running, and does not start.
 _LAST = "ray_current_cluster"
-_PAUSE_S = 1.0
-_PATIENCE_S = 8.0
 
 
 def main(folder: Path, command: list[str]) -> int:
@@ -49,14 +47,14 @@ def main(folder: Path, command: list[str]) -> int:
         if not up:
             return 1
         if not stopping:
-            time.sleep(_PAUSE_S)
+            time.sleep(1.0)
     return 0
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
     """End a process and everything that it started."""
     try:
-        child.wait(_PATIENCE_S)
+        child.wait(timeout=8.0)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

@@ -21,13 +21,9 @@ from taglio.cluster.engine.members import Address, addresses
 
 # The two ends, in either order.
 Pair = frozenset[str]
-# TCP repeats its first packet after one second, so that one lost packet is no lost link.
-_CONNECT_S = 2.0
-# A host answers at once; a task where a host has ended needs a new process, on a slow device.
-_ANSWER_S, _TASK_S = 5.0, 10.0
 # How long a link must hold before it is used again; after each further loss twice as long, up to 16 times. What comes
 # and goes every few seconds would otherwise change the plan each time, and lose requests' seconds at each loss.
-_HOLD_S, _MOST = 30.0, 16
+_HOLD_S = 30.0
 
 
 class Links:
@@ -52,11 +48,11 @@ class Links:
         others_of = {
             name: {other: others[other] for other in others if Pair((name, other)) in linked} for name in reached
         }
-        answers = self._answers(
-            {name: hosts[name].call.remote(untouched, others_of[name]) for name in reached}, _ANSWER_S
-        )
+        calls = {name: hosts[name].call.remote(untouched, others_of[name]) for name in reached}
+        answers = self._answers(calls, patience_s=5.0)
+        # Where a host has ended, a task needs a new process, on a slow device.
         tasks = {name: _task(untouched, name, others_of[name]) for name in reached if name not in answers}
-        answers |= self._answers(tasks, _TASK_S)
+        answers |= self._answers(tasks, patience_s=10.0)
         for name, failures in answers.items():
             self._lose(Pair((name, other)) for other, silent in failures.items() if silent)
         return {name for name in names if name not in there} | {*unreached} | {*reached} - {*answers}
@@ -89,7 +85,7 @@ class Links:
     def _watch(self, pair: Pair) -> None:
         """Start to watch a lost link, from this device if it is an end: the other may be out of reach."""
         one, other = sorted(pair, key=lambda name: (name != self._connection.here.name, name))
-        hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), _MOST)
+        hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), 16)
         self._holding[pair] = self._connection.joined, _task(held_for, one, other, hold_s)
 
     def _answers(self, calls: Mapping[str, Any], patience_s: float) -> dict[str, dict[str, bool]]:
@@ -137,7 +133,8 @@ def held_for(other: str, hold_s: float) -> None:
 
 def _failure(address: Address) -> OSError | None:
     try:
-        socket.create_connection(address, timeout=_CONNECT_S).close()
+        # TCP repeats its first packet after one second, so that one lost packet is no lost link.
+        socket.create_connection(address, timeout=2.0).close()
     except OSError as error:
         return error
     return None

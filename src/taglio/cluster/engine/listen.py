@@ -27,16 +27,14 @@ _SET_NO_NEW_PRIVILEGES, _SET_TRACER = 38, 0x59616D61  # of prctl(2)
 _MODE_FILTER, _SPEC_ALLOW, _NEW_LISTENER = 1, 4, 8  # of seccomp(2)
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # of seccomp_unotify(2)
-_REQUEST, _RESPONSE, _ARGUMENTS = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), 6
-# Lengths of sockaddr_in and sockaddr_in6; the address is in bytes 4 to 8 and 8 to 24 (ip(7), ipv6(7)).
-_LONGEST = 128
+_REQUEST, _RESPONSE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 
 
 class _Instruction(ctypes.Structure):
     _fields_ = (("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("k", ctypes.c_uint))
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("first", ctypes.POINTER(_Instruction)))
 
 
@@ -103,7 +101,7 @@ def _filter(helper: int) -> int | None:
     if kernel.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
         raise _failure()
     listener: int = kernel.syscall(
-        seccomp, _MODE_FILTER, _SPEC_ALLOW | _NEW_LISTENER, ctypes.byref(_Program(len(code), code))
+        seccomp, _MODE_FILTER, _SPEC_ALLOW | _NEW_LISTENER, ctypes.byref(_FilterProgram(len(code), code))
     )
     if listener < 0 and ctypes.get_errno() == errno.EBUSY:
         return None
@@ -126,8 +124,7 @@ def serve(listener: int, host: str) -> None:
         request = bytearray(_REQUEST.size)
         with contextlib.suppress(OSError):  # the process was interrupted or has ended
             fcntl.ioctl(listener, _RECEIVE, request)
-            number, thread, *_ = _REQUEST.unpack(request)
-            descriptor, place, length, *_ = _REQUEST.unpack(request)[_ARGUMENTS:]
+            number, thread, _, _, _, _, descriptor, place, length, *_ = _REQUEST.unpack(request)
             try:
                 held = _bind(thread, descriptor, place, length, host)
                 answer = _RESPONSE.pack(number, 0, 0, 0 if held else _CONTINUE)
@@ -140,7 +137,7 @@ def _bind(thread: int, descriptor: int, place: int, length: int, host: str) -> b
     """Bind another process's socket to `host` if it asked for every interface; returns whether it did."""
     with Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
         memory.seek(place)
-        wanted = memory.read(min(length, _LONGEST))
+        wanted = memory.read(min(length, 128))  # more than any address
     there = everywhere(wanted, host)
     if there is None:
         return False
@@ -159,7 +156,8 @@ def _bind(thread: int, descriptor: int, place: int, length: int, host: str) -> b
 
 
 def everywhere(wanted: bytes, host: str) -> tuple[str, int] | None:
-    """Where to bind instead if `wanted`, an address in the kernel's format, means every interface; else None."""
+    """Where to bind instead if `wanted`, an address in the kernel's format (ip(7), ipv6(7)), means every interface;
+    otherwise None."""
     family = int.from_bytes(wanted[:2], sys.byteorder)
     port = int.from_bytes(wanted[2:4], "big")
     if family == socket.AF_INET and not any(wanted[4:8]):

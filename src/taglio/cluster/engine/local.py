@@ -16,13 +16,10 @@ from taglio.cluster.devices import nearest
 from taglio.cluster.engine.lock import Lock
 from taglio.errors import BadArtifact, BadDevice, BadOption
 
-# A Unix socket's path has at most 107 bytes, and Ray's sockets are deep below a device's folder.
-_LONGEST = 40
 _BELOW = "/tmp/taglio-"  # noqa: S108 - `prepare` refuses a folder that others may write to
 _FILE, _PID, LOG = "device.json", "pid", "log"
 # Where a head stores the state of its cluster: kept when the head is killed, deleted when it is stopped.
 MEMORY = "memory"
-_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,8 @@ def prepare(name: str) -> Path:
     """Make the folder of the device called `name`, accessible only to its owner. Raises BadOption."""
     base = home()
     folder = base / name
-    if len(os.fsencode(folder)) > _LONGEST + len(_BELOW):
+    # A Unix socket's path has at most 107 bytes, and Ray's sockets are deep below a device's folder.
+    if len(os.fsencode(folder)) > 40 + len(_BELOW):
         raise BadOption(f"{folder}: too long for the sockets in it: shorten the name or set TAGLIO_DEVICES=/short/path")
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     status = base.stat()
@@ -114,7 +112,7 @@ def stop(devices: Sequence[LocalDevice]) -> None:
     for device in devices:
         if (pid := keeper(device.folder)) is not None:
             os.kill(pid, signal.SIGTERM)
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + 30.0
     for device in devices:
         while (pid := keeper(device.folder)) is not None:
             if time.monotonic() > end:

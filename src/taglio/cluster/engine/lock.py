@@ -15,7 +15,6 @@ from pathlib import Path
 from taglio.errors import BadOption, plural
 
 _FILES = {"RAY_TLS_SERVER_CERT": "tls.crt", "RAY_TLS_SERVER_KEY": "tls.key", "RAY_TLS_CA_CERT": "ca.crt"}
-_SHORTEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,6 @@ def _token(path: Path) -> Path:
             f"{path}: no token there: copy the file from the head, where taglio cluster start --head wrote it, "
             "or give another with `token`"
         ) from None
-    if len(text) < _SHORTEST:
-        raise BadOption(f"{path}: a token of {plural(len(text), 'character')} can be guessed: use at least {_SHORTEST}")
+    if len(text) < 16:
+        raise BadOption(f"{path}: a token of {plural(len(text), 'character')} can be guessed: use at least 16")
     return path.resolve()

@@ -9,7 +9,6 @@ from taglio.cluster.engine.library import ray
 RESOURCE = "taglio:"
 # Host and port.
 Address = tuple[str, int]
-_PATIENCE_S = 10.0
 
 
 def devices(nodes: list[dict[str, Any]]) -> dict[str, bool]:
@@ -39,7 +38,7 @@ def main(address: str) -> int:
     options = library._raylet.GcsClientOptions.create(  # noqa: SLF001
         address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
     )
-    library._raylet.GcsClient(address).get_all_node_info(timeout=_PATIENCE_S)  # noqa: SLF001
+    library._raylet.GcsClient(address).get_all_node_info(timeout=10.0)  # noqa: SLF001
     state = library._private.state.GlobalState()  # noqa: SLF001
     state._initialize_global_state(options)  # noqa: SLF001 - what Ray's own status command calls
     print(json.dumps(devices(state.node_table())))  # noqa: T201

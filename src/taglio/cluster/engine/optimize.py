@@ -14,7 +14,7 @@ from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
 from taglio.cluster.engine.run import answer_requests
-from taglio.cluster.planning.place import Answer, Running
+from taglio.cluster.planning.place import Answer, RunningPlans
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.prove import Proof
 from taglio.errors import BadOption, Infeasible
@@ -37,15 +37,9 @@ from taglio.search.limits import Bounds, by_argument, limits_for, refuse_no_limi
 from taglio.search.screen import refuse_unportable, screen
 from taglio.transaction import changing
 
-# Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the
-# steady state. With half a processor, thirty short requests mostly escape the quota: their median was 1.4 ms, but
-# 3 ms over hundreds.
-_RUNS, _RUNS_S, _MOST_RUNS = 30, 2.0, 2000
 # Time limits of the first plan, whose precisions are then timed and which needs no proof, and of those after it; and of
 # choosing devices for precisions that were timed.
 _FIRST_S, _LAST_S, _TIMED_S = 6.0, 20.0, 6.0
-# Most plans that are timed, and the least share of the time that another must promise to be timed, too.
-_TIMED, _WORTH = 2, 0.01
 
 Profiles = Mapping[str, Profile]
 
@@ -119,7 +113,7 @@ def optimize_on_cluster(
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled.in_place(NAME), own, effort=effort)
 
-        def placed(profiles: Profiles, running: Running | None, time_limit_s: float) -> Answer:
+        def placed(profiles: Profiles, running: RunningPlans | None, time_limit_s: float) -> Answer:
             own = profiles.get(cluster.start) or next(iter(profiles.values()))
             pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
             plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
@@ -142,13 +136,15 @@ def optimize_on_cluster(
             artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, profile)
         artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
         settled.kept.forget("switchable")
-        runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
-        run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs, progress=progress)
+        # Two seconds of requests, because predictions are for the steady state. With half a processor, thirty short
+        # requests mostly escape the quota: their median was 1.4 ms, but 3 ms over hundreds.
+        runs = max(30, min(2000, ceil(2.0 / plan.predicted_latency_s.value)))
+        run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs)
     return ClusterOutcome(plan, built.proof, run, str(chosen), here if wanted is None else None)
 
 
 def timed_plan(
-    placed: Callable[[Profiles, Running | None, float], Answer],
+    placed: Callable[[Profiles, RunningPlans | None, float], Answer],
     refined: Callable[[Profiles, Plan], Profiles],
     profiles: Profiles,
 ) -> tuple[Plan, Profiles]:
@@ -156,17 +152,17 @@ def timed_plan(
 
     The plan that is predicted to be best is the one whose prediction is most likely too short: on half a core, plans
     that were not timed took 12 % longer than predicted. `placed` plans within a time limit, maybe from a running plan;
-    `refined` times the precisions of a plan on every device.
+    `refined` times the precisions of a plan on every device. A second plan is timed if it promises to save 1 %.
     """
     plan, best = placed(profiles, None, _FIRST_S).plans[0], None
-    for _ in range(_TIMED):
+    for _ in range(2):
         profiles = refined(profiles, plan)
         free = placed(profiles, None, _LAST_S)
         with suppress(Infeasible):  # with another choice of what is sent as int8
-            timed = placed(profiles, Running((plan,), 0.0, precisions_stay=True), _TIMED_S)
+            timed = placed(profiles, RunningPlans((plan,), 0.0, precisions_stay=True), _TIMED_S)
             if best is None or timed.value < best[0].value:
                 best = replace(timed, bound=min(free.bound, timed.value)), profiles
-            if free.value > (1.0 - _WORTH) * timed.value:
+            if free.value > 0.99 * timed.value:
                 break
         plan = free.plans[0]
     answer, profiles = best or (free, profiles)

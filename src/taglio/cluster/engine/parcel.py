@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from taglio.errors import TaglioError
 
 
-class Step(NamedTuple):
+class ComponentStep(NamedTuple):
     """A component ran on `device` from `start_s` to `end_s`, after waiting for its turn from `ready_s`."""
 
     component: str
@@ -48,7 +48,7 @@ class Parcel:
     message: int
     source: str
     tensors: dict[str, Any]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ComponentStep, ...] = ()
     hops: tuple[Hop, ...] = ()
     error: TaglioError | None = None
     session: SessionStep | None = None
@@ -64,15 +64,17 @@ class Parcel:
 def _arrive(sent: tuple[Any, ...], sent_s: float) -> Parcel:
     request, message, source, tensors, steps, hops, error, session = sent
     all_hops = (*(Hop(*hop) for hop in hops), Hop(message, source, "", sent_s, time.monotonic()))
-    all_steps = tuple(Step(*step) for step in steps)
+    all_steps = tuple(ComponentStep(*step) for step in steps)
     return Parcel(request, message, source, tensors, all_steps, all_hops, error, session and SessionStep(*session))
 
 
-def merged(parcels: Iterable[Parcel], device: str = "") -> tuple[dict[str, Any], tuple[Step, ...], tuple[Hop, ...]]:
+def merged(
+    parcels: Iterable[Parcel], device: str = ""
+) -> tuple[dict[str, Any], tuple[ComponentStep, ...], tuple[Hop, ...]]:
     """The tensors of `parcels`, and the steps and hops before them, each once; hops that end here get the target
     `device`. Raises the error that a parcel holds."""
     tensors: dict[str, Any] = {}
-    steps: dict[str, Step] = {}
+    steps: dict[str, ComponentStep] = {}
     hops: dict[tuple[int, str], Hop] = {}
     for parcel in parcels:
         if parcel.error is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from taglio.cluster.engine.deploy import Deployment
 from taglio.cluster.engine.host import FETCHES, WATCH, at_turn, post
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.parcel import Hop, Parcel, SessionStep, Step, merged
+from taglio.cluster.engine.parcel import ComponentStep, Hop, Parcel, SessionStep, merged
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.wiring import CALLER
 from taglio.errors import BadData, with_kind
@@ -27,7 +27,7 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class AnsweredRequest:
     """One request's outputs in the model's order, when it was sent and answered, and its steps and hops, all by this
     process's clock.
 
@@ -38,7 +38,7 @@ class Answer:
     outputs: list[np.ndarray]
     sent_s: float
     answered_s: float
-    steps: tuple[Step, ...]
+    steps: tuple[ComponentStep, ...]
     hops: tuple[Hop, ...]
     attempts: int = 1
     planned: Planned | None = None
@@ -55,7 +55,7 @@ class _Flight:
     sent_s: float
 
 
-class Pipeline:
+class RequestPipeline:
     """A deployment with up to `lanes` requests in flight."""
 
     def __init__(self, deployment: Deployment, lanes: int, start: str) -> None:
@@ -136,7 +136,7 @@ class Pipeline:
         """Seconds to wait for an answer: from its sending, or from the answer before it."""
         return max(0.0, max(flight.sent_s, self._answered_s) + patience_s - time.monotonic())
 
-    def wait(self, request: int, patience_s: float) -> Answer:
+    def wait(self, request: int, patience_s: float) -> AnsweredRequest:
         """The answer to a request that was sent. Raises Broken if there is none within `patience_s` of its sending and
         of the answer before it, and the error of a component that failed."""
         flight = self._flights[request]
@@ -153,7 +153,7 @@ class Pipeline:
             raise BadData(f"request {request} was answered with request {wrong.pop()}")
         ordered = [_own(outputs[name]) for name in self.deployment.manifest.without_states()[1]]
         ours = tuple(map(self._step, steps)), tuple(map(self._hop, hops))
-        return Answer(request, ordered, flight.sent_s, answered, *ours)
+        return AnsweredRequest(request, ordered, flight.sent_s, answered, *ours)
 
     def _ask(self, request: int) -> None:
         """Start fetching messages for this process from other devices, if not done yet. Each call takes half a
@@ -213,9 +213,11 @@ class Pipeline:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._flights = {}
 
-    def _step(self, step: Step) -> Step:
+    def _step(self, step: ComponentStep) -> ComponentStep:
         offset = self.deployment.clocks[step.device].offset_s
-        return Step(step.component, step.device, step.ready_s - offset, step.start_s - offset, step.end_s - offset)
+        return ComponentStep(
+            step.component, step.device, step.ready_s - offset, step.start_s - offset, step.end_s - offset
+        )
 
     def _hop(self, hop: Hop) -> Hop:
         """The hop in this process's clock; this process takes the caller's place."""

@@ -32,7 +32,7 @@ from onnx.parser import parse_model
 from taglio.cluster.devices import Cluster, Handling, Link
 from taglio.cluster.engine.connect import Connection
 from taglio.cluster.engine.deploy import Deployment, open_components
-from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
 from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.errors import BadDevice
@@ -40,26 +40,13 @@ from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 
-# Requests one after another: at least, and at most for so long.
-_FEWEST_SINGLE, _MOST_SINGLE, _SINGLE_S = 5, 40, 2.0
-_RESAMPLES = 200
-# Bandwidth above this is indistinguishable from a copy within a process.
-_FASTEST_BYTES_PER_S = 1.25e11
-# Extra messages sent at once; requests in flight where as many as possible are answered.
+# Seconds for requests one after another, at most; for requests in flight, at least; of a turn of requests or of runs
+# without requests; and for finding out what share of a processor a device has.
+_SINGLE_S, _LEAST_S, _TURN_S, _SHARE_S = 2.0, 2.0, 0.3, 0.5
+# Extra messages sent at once.
 _MORE = 2
-_LANES = 8
-# A message of "many bytes" occupies the link for this long, within these sizes.
-_LONG_S, _FEWEST_BYTES, _MOST_BYTES = 0.2, 100_000, 1_000_000
-_LEAST_S, _FEWEST, _FEWEST_LONG, _PATIENCE_S = 2.0, 50, 16, 60.0
-# Requests and runs without requests take turns.
-_TURNS, _TURN_S = 12, 0.3
-_SHARE_S = 0.5
-# A device that used this share of its quota was limited only by the quota.
-_SATURATED = 0.8
-_FEW, _FLOAT_BYTES = 8, 4
-# A working component's tensors, 6 MB each: with smaller ones a request seems to cost a quarter of what it does with a
-# network.
-_WIDE, _LONG = 400, 4000
+# Numbers of a tensor of "few bytes".
+_FEW = 8
 _INPUT, _OUTPUT = "x", "y"
 
 
@@ -116,7 +103,7 @@ class _Use:
 class _Seen:
     """A pipeline's answers to requests one after another, and each device's use per request with many in flight."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[AnsweredRequest]
     uses: Mapping[str, _Use]
 
     def trips_s(self, source: str, target: str) -> list[float]:
@@ -159,10 +146,10 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
         for a, b in reported(pairs, "probing", progress):
             there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
             ways = {
-                "few": (_parts(a, b), _FEWEST),
-                "more": (_parts(a, b, _MORE), _FEWEST),
-                "there": (_parts(a, b, there=there), _FEWEST_LONG),
-                "back": (_parts(a, b, back=back), _FEWEST_LONG),
+                "few": (_parts(a, b), 50),
+                "more": (_parts(a, b, _MORE), 50),
+                "there": (_parts(a, b, there=there), 16),
+                "back": (_parts(a, b, back=back), 16),
             }
             seen = {
                 way: _seen(connection, cluster, folder / f"{a}-{b}-{way}", parts, fewest)
@@ -204,10 +191,11 @@ def fitted(planned: Link, few_s: Sequence[float], many_s: Sequence[float], count
     """Latency and bandwidth of a link, by seconds of trips with few bytes, and with `count_bytes` on this way."""
     draw = np.random.default_rng(0)
     medians = [(median(few_s), median(many_s))]
-    for _ in range(_RESAMPLES):
+    for _ in range(200):
         few, many = (np.median(draw.choice(times_s, len(times_s))) for times_s in (few_s, many_s))
         medians.append((float(few), float(many)))
-    speeds = [min(count_bytes / max(many - few, 1e-12), _FASTEST_BYTES_PER_S) for few, many in medians]
+    # A terabit per second is indistinguishable from a copy within a process.
+    speeds = [min(count_bytes / max(many - few, 1e-12), 1.25e11) for few, many in medians]
     latency_s = _spread([few / 2.0 for few, _ in medians])
     return LinkProbe(planned.source, planned.target, latency_s, _spread(speeds), gap_s, planned)
 
@@ -222,13 +210,13 @@ def _bounded(seconds: np.ndarray) -> Handling:
 
 
 def _many(link: Link | None) -> int:
-    """Bytes of a message that keeps the link busy for a while."""
+    """Bytes of a message that keeps the link busy for 0.2 s, within limits."""
     assert link is not None, "the devices are linked one way at least"
-    return int(np.clip(link.bandwidth_bytes_per_s * _LONG_S, _FEWEST_BYTES, _MOST_BYTES))
+    return int(np.clip(link.bandwidth_bytes_per_s * 0.2, 100_000, 1_000_000))
 
 
 def _seen(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = _FEWEST
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = 50
 ) -> _Seen:
     """Answers to requests one after another, and uses with as many requests in flight as fit."""
     deployment, pipeline = _opened(connection, cluster, folder, parts)
@@ -238,13 +226,14 @@ def _seen(
         _stream(pipeline, fewest, 0.0)
         single = _single(pipeline)
         _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
-        answers: list[Answer] = []
+        answers: list[AnsweredRequest] = []
         took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, _LEAST_S)))
     finally:
         pipeline.close()
     # Idle work of a device is subtracted: with long transfers it would be most of the total.
     request_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
-    shares = {name: had[name] if had[name] > _SATURATED * spare[name] else spare[name] for name in hosts}
+    # A device that used most of its quota was limited only by the quota.
+    shares = {name: had[name] if had[name] > 0.8 * spare[name] else spare[name] for name in hosts}
     return _Seen(single, {name: _Use(request_s[name], shares[name]) for name in hosts})
 
 
@@ -255,7 +244,7 @@ def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     host, more_s = deployment.hosts()[cluster.start], list[float]()
     try:
         _each_s(pipeline, _TURN_S)
-        for _ in range(_TURNS):
+        for _ in range(12):
             run_s = host.alone(parts[0].name, _TURN_S)
             more_s.append(_each_s(pipeline, _TURN_S) - run_s)
     finally:
@@ -263,11 +252,11 @@ def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     return max(0.0, float(np.median(more_s)))
 
 
-def _each_s(pipeline: Pipeline, least_s: float) -> float:
+def _each_s(pipeline: RequestPipeline, least_s: float) -> float:
     """Mean seconds of a request, of those sent one after another for `least_s`."""
     begun, took_s, count = time.monotonic(), 0.0, 0
     while took_s < least_s:
-        pipeline.wait(pipeline.send(_feed()), _PATIENCE_S)
+        pipeline.wait(pipeline.send(_feed()), patience_s=60.0)
         took_s, count = time.monotonic() - begun, count + 1
     return took_s / count
 
@@ -289,31 +278,31 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
 
 
 def _opened(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = _LANES
-) -> tuple[Deployment, Pipeline]:
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = 8
+) -> tuple[Deployment, RequestPipeline]:
     folder.mkdir()
     runtimes = {device.name: device.runtime or NAME for device in cluster.devices}
     manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
     deployment = open_components(connection, manifest, folder, cluster, lanes)
-    return deployment, Pipeline(deployment, lanes, cluster.start)
+    return deployment, RequestPipeline(deployment, lanes, cluster.start)
 
 
-def _single(pipeline: Pipeline) -> list[Answer]:
-    """Answers to requests one after another."""
-    begun, answers = time.monotonic(), list[Answer]()
-    while len(answers) < _FEWEST_SINGLE or (len(answers) < _MOST_SINGLE and time.monotonic() - begun < _SINGLE_S):
-        answers.append(pipeline.wait(pipeline.send(_feed()), _PATIENCE_S))
+def _single(pipeline: RequestPipeline) -> list[AnsweredRequest]:
+    """Answers to 40 requests one after another, or to at least 5 of them if they take long."""
+    begun, answers = time.monotonic(), list[AnsweredRequest]()
+    while len(answers) < 5 or (len(answers) < 40 and time.monotonic() - begun < _SINGLE_S):
+        answers.append(pipeline.wait(pipeline.send(_feed()), patience_s=60.0))
     return answers
 
 
-def _stream(pipeline: Pipeline, fewest: int, least_s: float) -> list[Answer]:
+def _stream(pipeline: RequestPipeline, fewest: int, least_s: float) -> list[AnsweredRequest]:
     """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
     begun = time.monotonic()
-    flying, answers = deque[int](), list[Answer]()
+    flying, answers = deque[int](), list[AnsweredRequest]()
     while flying or not answers:
         while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
             flying.append(pipeline.send(_feed()))
-        answers.append(pipeline.wait(flying.popleft(), _PATIENCE_S))
+        answers.append(pipeline.wait(flying.popleft(), patience_s=60.0))
     return answers
 
 
@@ -325,12 +314,12 @@ def _parts(first: str, other: str | None = None, more: int = 0, *, there: int = 
     """Components x -> ... -> y: one on the first device, one plus `more` on the other device, each reading one more
     message, and one on the first device; `there` and `back` are bytes sent (0: almost none). One without `other`."""
     writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
-    sizes = dict.fromkeys(writes, max(there // _FLOAT_BYTES, _FEW))
+    sizes = dict.fromkeys(writes, max(there // 4, _FEW))  # float32
     parts = [_part("first", first, {_INPUT: _FEW}, sizes)]
     if other is not None:
         last: dict[str, int] = {}
         for index, (sent, size) in enumerate(sizes.items()):
-            made = {f"b{index}": max(back // _FLOAT_BYTES, _FEW)}
+            made = {f"b{index}": max(back // 4, _FEW)}
             parts.append(_part(f"{index}-there", other, {sent: size} | last, made))
             last = made
         parts.append(_part("last", first, last, {_OUTPUT: _FEW}))
@@ -342,12 +331,13 @@ def _part(
 ) -> Component:
     """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
     `reads` and `writes` are sizes. A working component first fills megabytes from its input, adds them up and
-    multiplies a part of them, as the layers of a network do."""
+    multiplies a part of them, as the layers of a network do: with less than the 6 MB of each of its tensors a request
+    seems to cost a quarter of what it does with a network."""
     integers = {"begin": [0], "end": [_FEW]} | {f"{name}_behind": [0, size - _FEW] for name, size in writes.items()}
     nodes = [f"{name}_first = Slice ({name}, begin, end)" for name in reads]
     summed = [f"{name}_first" for name in reads]
     if working:
-        integers |= {"row": [1, _FEW], "rows": [_WIDE, _LONG // _FEW], "first": [0, 0], "square": [_WIDE, _WIDE]}
+        integers |= {"row": [1, _FEW], "rows": [400, 4000 // _FEW], "first": [0, 0], "square": [400, 400]}
         nodes += [f"flat = Reshape ({next(iter(reads))}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
         nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
         nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]

@@ -17,14 +17,11 @@ from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import Connection, HeadLost
 from taglio.cluster.engine.deploy import deploy
 from taglio.cluster.engine.links import Links, Pair, without
-from taglio.cluster.engine.pipeline import Pipeline
+from taglio.cluster.engine.pipeline import RequestPipeline
 from taglio.cluster.engine.replan import Planned, replan
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Limits, Plan
 
-_LOOK_S = 2.0
-_REST_S = 10.0
-_CLOSING_S = 10.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,7 +42,7 @@ class Recovery:
     def __init__(self, connection: Connection, folder: Path, first: Planned, lanes: Callable[[Plan], int]) -> None:
         self._connection, self._folder, self._lanes = connection, folder, lanes
         self._first = self.running = first
-        self._pipeline: Pipeline | None = None
+        self._pipeline: RequestPipeline | None = None
         self._joined = 0
         self.switches: list[Switch] = []
         self._links = Links(connection)
@@ -54,15 +51,15 @@ class Recovery:
         self._looked_s = 0.0
         # The first plan's pipeline beside the running one, and the thread that deploys it.
         self._deploying: threading.Thread | None = None
-        self._prepared: Pipeline | None = None
+        self._prepared: RequestPipeline | None = None
 
-    def begin(self) -> Pipeline:
+    def begin(self) -> RequestPipeline:
         """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
         return self._take(self._first)
 
-    def recover(self, reason: str) -> Pipeline:
+    def recover(self, reason: str) -> RequestPipeline:
         """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
-        if there are none, or no plan keeps the limits; until something changes, the same again for a while without
+        if there are none, or no plan keeps the limits; until something changes, the same again for ten seconds without
         another look."""
         self._drop_prepared()  # it was made for a cluster that no longer exists
         self._connection.renew()
@@ -73,10 +70,10 @@ class Recovery:
         except HeadLost:  # it has been waited for
             raise
         except BadDevice as error:
-            self._refused = self._there(), time.monotonic() + _REST_S, error
+            self._refused = self._there(), time.monotonic() + 10.0, error
             raise
 
-    def _recovered(self, reason: str) -> Pipeline:
+    def _recovered(self, reason: str) -> RequestPipeline:
         cluster = self._first.cluster
         gone, lost = set[str](), frozenset[Pair]()
         for attempt in range(len(cluster.devices) + 1):
@@ -121,10 +118,10 @@ class Recovery:
         return frozenset(name for name, up in self._connection.alive().items() if up), self._links.lost()
 
     def watch(self) -> None:
-        """At intervals, look whether the lost devices and links are back; if so, deploy the first plan beside the
+        """Every two seconds, look whether the lost devices and links are back; if so, deploy the first plan beside the
         running one."""
         now = time.monotonic()
-        if self.running is self._first or self.ready() or self._deploying or now - self._looked_s < _LOOK_S:
+        if self.running is self._first or self.ready() or self._deploying or now - self._looked_s < 2.0:
             return
         self._looked_s = now
         if self._whole(self._first):
@@ -141,7 +138,7 @@ class Recovery:
         """Stop watching links and deploying the first plan."""
         self._links.close()
         if self._deploying is not None:
-            self._deploying.join(_CLOSING_S)
+            self._deploying.join(timeout=10.0)
         self._drop_prepared()
 
     def _drop_prepared(self) -> None:
@@ -155,7 +152,7 @@ class Recovery:
             self._deploying = None
         return self._prepared is not None
 
-    def take_over(self, request: int) -> Pipeline | None:
+    def take_over(self, request: int) -> RequestPipeline | None:
         """The prepared pipeline, to run from `request` on; None if it has been dropped since."""
         if self._prepared is None:
             return None
@@ -164,17 +161,17 @@ class Recovery:
         self.switches.append(Switch("its devices and links are back", request, before, after))
         return self._use(self._first, pipeline)
 
-    def _take(self, planned: Planned) -> Pipeline:
+    def _take(self, planned: Planned) -> RequestPipeline:
         return self._use(planned, self._deployed(planned))
 
-    def _use(self, planned: Planned, pipeline: Pipeline) -> Pipeline:
+    def _use(self, planned: Planned, pipeline: RequestPipeline) -> RequestPipeline:
         self.running, self._pipeline = planned, pipeline
         self._joined = self._connection.joined
         return pipeline
 
-    def _deployed(self, planned: Planned) -> Pipeline:
+    def _deployed(self, planned: Planned) -> RequestPipeline:
         lanes = self._lanes(planned.plan)
-        return Pipeline(deploy(self._connection, planned, lanes), lanes, planned.cluster.start)
+        return RequestPipeline(deploy(self._connection, planned, lanes), lanes, planned.cluster.start)
 
     def _devices(self, planned: Planned) -> list[str]:
         machines = planned.plan.machines().values()

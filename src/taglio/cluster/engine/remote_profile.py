@@ -42,8 +42,6 @@ from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.places import AUTO, here
 from taglio.scratch import scratch
 
-_EFFORT_S, _AGAIN_S, _TRIAL_S = 16.0, 6.0, 3.0
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
@@ -79,10 +77,10 @@ class Profiler(Resident):
         builder = QdqBuilder(model, job.graph, job.ranges)
         stopwatch, operators = Stopwatch(job.feeds, options, limit_bytes), len(model.proto.graph.node)
         if job.before is not None:
-            again = Effort(_AGAIN_S * job.effort, operators=operators)
+            again = Effort(6.0 * job.effort, operators=operators)
             return refine_near(builder, job.graph, job.before, stopwatch, again, near=job.near)
         session = open_session(model.proto, replace(options, runtime=NAME))
-        effort = Effort(_EFFORT_S * job.effort, run_once(model.name, session, job.feeds[:1]), operators)
+        effort = Effort(16.0 * job.effort, run_once(model.name, session, job.feeds[:1]), operators)
         del session
         if options.runtime == AUTO:
             stopwatch = replace(stopwatch, options=replace(options, runtime=fastest(builder, job, stopwatch, effort)))
@@ -106,7 +104,7 @@ def fastest(builder: QdqBuilder, job: Job, stopwatch: Stopwatch, effort: Effort)
     ways = {f"{form} in {name}": (form, name) for name in runtimes for form in forms}
     timed = stopwatch.time(
         {way: partial(builder.build, forms[form]) for way, (form, _) in ways.items()},
-        replace(effort, maximum=400, budget_s=_TRIAL_S * job.effort),
+        replace(effort, maximum=400, budget_s=3.0 * job.effort),
         places={way: replace(job.options, runtime=name) for way, (_, name) in ways.items()},
     ).timed
     return ways[min(timed, key=lambda way: timed[way].wall.median_s)][1]

@@ -18,8 +18,6 @@ from taglio.lab.build import assemble
 from taglio.plan.result import Limits, Plan
 from taglio.transaction import STANDBY
 
-_TIME_LIMIT_S = 4.0
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
@@ -37,7 +35,7 @@ def replan(out: Path, before: Plan, cluster: Cluster) -> Planned:
     # A plan's bound is a loss; candidates expect it in the metric's unit.
     candidate = replace(reopened(out, cluster), limits=limits)
     workload = _as_measured(out, candidate).workload(cluster)
-    (plan,) = place([workload], cluster, parse_objective(before.objective), time_limit_s=_TIME_LIMIT_S).plans
+    (plan,) = place([workload], cluster, parse_objective(before.objective), time_limit_s=4.0).plans
     folder = out / STANDBY / plan.fingerprint()[:16]
     if not _built(folder, plan):
         assemble(candidate.work, plan).write(folder / COMPONENTS)

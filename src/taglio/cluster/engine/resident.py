@@ -14,7 +14,7 @@ from taglio.runtimes.places import here
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeviceFacts:
     """Facts about a device. `clock` is equal on devices that share a monotonic clock (one kernel, since its boot)."""
 
     device: str
@@ -35,15 +35,15 @@ class Resident(Store):
         super().__init__(store or Path(os.environ[STORE]))
         keep_memory()
 
-    def facts(self) -> Facts:
+    def facts(self) -> DeviceFacts:
         """Facts about this device."""
         return replace(facts(), device=self.device, threads=self._threads)
 
 
-def facts() -> Facts:
+def facts() -> DeviceFacts:
     """Facts about the device of this process."""
     runtimes = here()
-    return Facts(
+    return DeviceFacts(
         os.environ.get(DEVICE, ""),
         describe(),
         {**artifact.tools(), "ray": artifact.version_of("ray"), "openvino": artifact.version_of("openvino")},

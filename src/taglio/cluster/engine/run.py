@@ -16,7 +16,7 @@ from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.deploy import MOST_LANES, Deployment
-from taglio.cluster.engine.pipeline import Answer
+from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import (
@@ -45,12 +45,8 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.transaction import held
 
 CLUSTER_RUN = "cluster-run"
-# Longest wait for an answer: the larger of this and a multiple of the prediction.
 _PATIENCE_S = 15.0
-_PATIENCE = 20.0
 _WARMUP = 3
-# Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
-_SUSTAINED_S, _OFF = 1.0, 0.1
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
@@ -93,8 +89,8 @@ def _needed_lanes(plan: Plan) -> int:
 
 
 def patience_s(plan: Plan) -> float:
-    """How long to wait for an answer before its pipeline counts as broken."""
-    return max(_PATIENCE_S, _PATIENCE * plan.predicted_latency_s.value)
+    """How long to wait for an answer before its pipeline counts as broken: 20 times as long as predicted, or more."""
+    return max(_PATIENCE_S, 20.0 * plan.predicted_latency_s.value)
 
 
 def run_on_cluster(
@@ -110,7 +106,7 @@ def run_on_cluster(
     with `steps` they are the steps of one session of a model with states."""
     with held(folder):
         work, ready = planned(folder, cluster)
-        return answer_requests(folder, work, ready, runs, stream=stream, steps=steps, progress=progress)
+        return answer_requests(folder, work.telling(progress), ready, runs, stream=stream, steps=steps)
 
 
 def answer_requests(
@@ -121,7 +117,6 @@ def answer_requests(
     *,
     stream: bool = False,
     steps: bool = False,
-    progress: Progress | None = None,
 ) -> ClusterRun:
     """`run_on_cluster` for an opened workspace; new plans after a loss are made from the artifacts in `folder`."""
     cluster = ready.cluster
@@ -138,13 +133,13 @@ def answer_requests(
                 pass
             first = server.pipeline.deployment
             # Actors end with their handles.
-            run = _Run(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
+            run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
             lanes = server.pipeline.lanes
             begun = time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
                 run.check(answer)
-                if progress:
-                    progress("running", len(run.answers), runs)
+                if work.progress:
+                    work.progress("running", len(run.answers), runs)
             took_s = time.monotonic() - begun
         finally:
             recovery.close()
@@ -199,13 +194,14 @@ def _of_rate(planned: Planned, lanes: int) -> Iterator[str]:
 
 
 def too_short(runs: int, took_s: float, ratio: float) -> str | None:
-    """A note on a run that deviates from its prediction and is too short for CPU quotas to average out; else None."""
-    if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
+    """A note on a run that deviates by a tenth from its prediction and is too short for CPU quotas to average out: less
+    than ten periods of Linux's quotas, a second. Else None."""
+    if took_s >= 1.0 or abs(ratio - 1.0) <= 0.1:
         return None
     return (
         f"{plural(runs, 'request')} took {took_s:.2g} s in all, too short to compare with the steady-state prediction: "
         "under a CPU quota, so few run at full speed or in a single pause; "
-        f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} runs take longer than a second"
+        f"{math.ceil(1.5 * runs / took_s)} runs take longer than a second"
     )
 
 
@@ -221,7 +217,7 @@ def _kept(folder: Path, work: Work) -> ClusterFile | None:
 
 
 @dataclass(slots=True)
-class _Run:
+class _RunInProgress:
     """A run in progress: answers are kept for their times, without outputs, in order and `by_plan`.
 
     `wanted` are one process's answers to `feeds`. Plans are known by their fingerprints; the `running` one's is `name`.
@@ -231,8 +227,8 @@ class _Run:
     deployment: Deployment
     feeds: Sequence[Feed]
     wanted: dict[str, list[list[np.ndarray]]]
-    answers: list[Answer] = field(default_factory=list)
-    by_plan: dict[str, tuple[Plan, list[Answer]]] = field(default_factory=dict)
+    answers: list[AnsweredRequest] = field(default_factory=list)
+    by_plan: dict[str, tuple[Plan, list[AnsweredRequest]]] = field(default_factory=dict)
     distance: float = 0.0
     identical: int = 0
     resent: int = 0
@@ -240,7 +236,7 @@ class _Run:
     name: str = ""
     steps: bool = False
 
-    def check(self, answer: Answer) -> None:
+    def check(self, answer: AnsweredRequest) -> None:
         """Compare an answer with its plan's answer in one process. Raises MeasurementFailed if they differ. A plan that
         took over may have other precisions, and hence different answers."""
         running = answer.planned
@@ -274,7 +270,7 @@ class _Run:
             times.append(PlanTime(name, devices, len(answers), predicted_s, measured, predicted_s / measured.steady_s))
         return tuple(times)
 
-    def _good(self) -> list[Answer]:
+    def _good(self) -> list[AnsweredRequest]:
         """Answers of the plan that was deployed first, sent once."""
         _, answers = self.by_plan.get(self.planned.plan.fingerprint(), (None, []))
         return _sent_once(answers)
@@ -324,7 +320,7 @@ class _Run:
         return tuple(energies)
 
 
-def _sent_once(answers: Sequence[Answer]) -> list[Answer]:
+def _sent_once(answers: Sequence[AnsweredRequest]) -> list[AnsweredRequest]:
     return [answer for answer in answers if answer.attempts == 1]
 
 

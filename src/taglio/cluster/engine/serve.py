@@ -11,12 +11,11 @@ from weakref import WeakSet
 import numpy as np
 
 from taglio.cluster.engine.parcel import SessionStep
-from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
 from taglio.cluster.engine.recover import Recovery
 from taglio.errors import BadDevice, TaglioError, plural, with_kind
 
 Feed = Mapping[str, np.ndarray]
-_ATTEMPTS = 5
 # Most steps of a session, and bytes of inputs of all, kept to replay them if a device is lost with their states.
 _REPLAYED, _REPLAYED_BYTES = 20_000, 100_000_000
 # Progress lines; the same information is in the result.
@@ -40,7 +39,7 @@ class Steps:
     def __init__(self, name: str) -> None:
         self.name = name
         self.answered = 0
-        self.at: Pipeline | None = None
+        self.at: RequestPipeline | None = None
         self.kept_bytes = 0
         self._kept: list[Feed] | None = []
 
@@ -57,7 +56,7 @@ class Steps:
         """Keep no inputs any more."""
         self._kept, self.kept_bytes = None, 0
 
-    def restore(self, pipeline: Pipeline, patience_s: float, reason: str) -> None:
+    def restore(self, pipeline: RequestPipeline, patience_s: float, reason: str) -> None:
         """Run the answered steps again where the devices of `pipeline` do not have their states. Raises Broken, and
         BadDevice if the inputs were too many to keep."""
         if self.at is pipeline or not self.answered:
@@ -107,7 +106,7 @@ class Server:
         self._broken = False  # the pipeline, and there was no other
         self._use(recovery.begin())
 
-    def steps(self, feeds: Iterable[Feed], session: str) -> Iterator[Answer]:
+    def steps(self, feeds: Iterable[Feed], session: str) -> Iterator[AnsweredRequest]:
         """An answer for each of `feeds`, the steps of a session, one after another.
 
         Raises BadDevice if no device is left, or the session is lost and too long to be run again.
@@ -117,7 +116,7 @@ class Server:
             self.send(feed, steps)
             yield self.next()
 
-    def answers(self, feeds: Iterable[Feed]) -> Iterator[Answer]:
+    def answers(self, feeds: Iterable[Feed]) -> Iterator[AnsweredRequest]:
         """An answer for each of `feeds`, in order; the next feed is taken when a lane is free.
 
         Raises BadDevice if no device is left.
@@ -156,7 +155,7 @@ class Server:
         first = self._waiting[0]
         return first.flight is None or self.pipeline.settled(first.flight, self._patience_s)
 
-    def next(self) -> Answer:
+    def next(self) -> AnsweredRequest:
         """The answer to the oldest request. Raises the error of a component that failed on it, and BadDevice if no
         device is left; either costs no other request its answer."""
         first = self._waiting[0]
@@ -187,7 +186,7 @@ class Server:
         self._send()  # requests without a lane after a recovery
         return answer
 
-    def _answer(self, first: _Waiting) -> Answer:
+    def _answer(self, first: _Waiting) -> AnsweredRequest:
         while True:
             if first.flight is None and first.refused is None:  # it has had no lane, or no device was left
                 self._send()
@@ -199,7 +198,7 @@ class Server:
             except Broken as error:
                 self._again(str(error))
 
-    def _use(self, pipeline: Pipeline) -> None:
+    def _use(self, pipeline: RequestPipeline) -> None:
         self.pipeline, self._broken = pipeline, False
         pipeline.changed = self._changed
 
@@ -231,8 +230,8 @@ class Server:
         begun, self._reason, self._broken = time.monotonic(), reason, True
         for request in self._waiting:  # their numbers were the broken pipeline's
             request.flight = None
-        if self._waiting and (first := self._waiting[0]).attempts >= _ATTEMPTS:
-            first.refused = BadDevice(f"request {first.request} failed {_ATTEMPTS} times; last error: {reason}")
+        if self._waiting and (first := self._waiting[0]).attempts >= 5:
+            first.refused = BadDevice(f"request {first.request} failed {first.attempts} times; last error: {reason}")
         left = [request for request in self._waiting if request.refused is None]
         if not left:
             return

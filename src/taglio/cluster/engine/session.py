@@ -23,7 +23,7 @@ Outputs = list[np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _Submitted:
     """A request from another thread, and its answer to be."""
 
     feed: Mapping[str, np.ndarray]
@@ -32,14 +32,14 @@ class _Asked:
     answer: "Future[Outputs]" = field(default_factory=Future)
 
 
-class Session:
+class ClusterSession:
     """An open plan. One thread sends the requests and takes their answers, so that `run` may be called from many."""
 
     def __init__(self, recovery: Recovery, manifest: Manifest, patience_s: float) -> None:
         self.manifest = manifest
         self._recovery = recovery
         # None: an answer may have arrived, or this is closed.
-        self._events: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._events: SimpleQueue[_Submitted | None] = SimpleQueue()
         self._closed = False
         self._server = Server(recovery, patience_s, lambda: self._events.put(None))
         self.lanes = self._server.pipeline.lanes
@@ -55,7 +55,7 @@ class Session:
         """The model's outputs in its order, without states; with `steps`, of the next (or the `last`) step of that
         session, of which one runs at a time. Raises the error of a component that cannot run `feed`, and BadDevice if
         no device is left; a later request finds devices that have come back."""
-        request = _Asked(feed, steps, last)
+        request = _Submitted(feed, steps, last)
         self._events.put(request)
         return request.answer.result()
 
@@ -89,7 +89,7 @@ class Session:
 
 
 @contextmanager
-def sessions(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Session]]:
+def sessions(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[ClusterSession]]:
     """An open session for the plan in each workspace directory, which is locked meanwhile: after a loss, new plans are
     made from its artifacts.
 
@@ -105,6 +105,6 @@ def sessions(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Session
         for folder, ready in planned_folders:
             recovery = Recovery(connection, folder, ready, lanes_for)
             stack.callback(recovery.close)
-            opened.append(Session(recovery, read(ready.folder), patience_s(ready.plan)))
+            opened.append(ClusterSession(recovery, read(ready.folder), patience_s(ready.plan)))
             stack.callback(opened[-1].close)
         yield opened

@@ -9,52 +9,17 @@ bound (Lagrange).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
+from taglio.cluster.planning.copies import at_home, serve, ways
 from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, surrounded
+from taglio.cluster.planning.tables import Priced, Tables, limit_rows, tables
 
 # "Forbidden" in tables: far above any sum of costs, yet small enough that differences keep their digits.
 BIG = 1e9
-KINDS = 3
 # Rounding tolerance of a limit.
 TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One limit: its index among the sums, its unit, and its upper end in that unit."""
-
-    name: str
-    column: int
-    unit: float
-    upper: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tables:
-    """Costs by node and label, by value (and kind of float) and device (from, to), and by edge; the last axis is over
-    sums, absent at given prices."""
-
-    unary: np.ndarray
-    send_float: np.ndarray
-    send_int8: np.ndarray
-    quantize: np.ndarray
-    dequantize: np.ndarray
-    edge: np.ndarray
-    wire: np.ndarray
-
-    def columns(self, which: np.ndarray, units: np.ndarray) -> "Tables":
-        """The sums `which`, each divided by its unit."""
-        return Tables(*(np.ascontiguousarray(getattr(self, name)[..., which] / units) for name in self.__slots__))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Priced(Tables):
-    """Costs at given prices, plus a constant that no label changes."""
-
-    constant: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,9 +73,9 @@ class Costs:
         self.edge_value = values.edge_value()
         self.producer, self.readers = values.producer, values.readers
         self.fan_out = np.diff(values.start)
-        self.rows = self._rows()
+        self.rows = limit_rows(problem)
         self.uppers = np.array([row.upper for row in self.rows])
-        self.sums = self._tables()
+        self.sums = tables(problem)
         columns = np.array([0, *(row.column for row in self.rows)])
         self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
         self.saved = self._saved()
@@ -120,59 +85,6 @@ class Costs:
         }
         self.touched, self.touches = self._touches()
         self.plain = self.price(np.zeros(len(self.rows)))
-
-    def _rows(self) -> tuple[Row, ...]:
-        problem, rows = self.problem, []
-        limits = [(resource.name, resource.upper) for resource in problem.resources]
-        limits += [(bound.name, bound.upper) for bound in problem.noises]
-        if problem.memory is not None:
-            limits += [(f"memory of {problem.devices[d]}", float(c)) for d, c in enumerate(problem.memory.capacity)]
-        for index, (name, upper) in enumerate(limits):
-            if np.isfinite(upper):
-                unit = upper if upper > 0.0 else 1.0
-                rows.append(Row(name, 1 + index, unit, upper / unit))
-        return tuple(rows)
-
-    def _tables(self) -> Tables:
-        """Tables of every sum: the objective, resources, noises, weights by device."""
-        problem, values, devices, memory = self.problem, self.problem.values, self.devices, self.problem.memory
-        resources, noises, apart = problem.resources, problem.noises, 1.0 - np.eye(devices)
-        noise = slice(1 + len(resources), 1 + len(resources) + len(noises))
-        models = np.array([resource.models for resource in resources]).reshape(len(resources), -1)
-        by_node, by_value = models[:, problem.model].T, models[:, values.model].T
-        device = np.array([resource.device for resource in resources]).reshape(-1, devices)
-        link = np.array([resource.link * apart for resource in resources]).reshape(-1, devices, devices)
-        byte = np.array([resource.byte * apart for resource in resources]).reshape(-1, devices, devices)
-        weight = np.array([resource.weight for resource in resources])
-
-        def whole(table: np.ndarray) -> np.ndarray:
-            """A table of resources with the objective before it, and room for noises and weights behind it."""
-            none = np.zeros((*table.shape[:-1], len(noises) + devices))
-            return np.concatenate([(table @ weight)[..., None], table, none], axis=-1)
-
-        def sent(sizes: np.ndarray) -> np.ndarray:
-            bytes_ = by_value * sizes[:, None]
-            return whole(np.einsum("vr,rab->vabr", by_value, link) + np.einsum("vr,rab->vabr", bytes_, byte))
-
-        unary = whole(np.einsum("ndf,nr,rd->ndfr", problem.seconds, by_node, device))
-        edge, wire = (np.zeros((len(values.readers), unary.shape[-1])) for _ in range(2))
-        if problem.extra is not None:
-            unary[..., 0] += problem.extra
-        if noises:
-            unary[..., noise] = np.stack([bound.own for bound in noises], axis=-1)[:, None]
-            edge[:, noise] = np.stack([bound.edge for bound in noises], axis=-1)
-            wire[:, noise] = np.stack([bound.wire for bound in noises], axis=-1)
-        if memory is not None:
-            unary[..., noise.stop :] = memory.weights[:, None, :, None] * np.eye(devices)[:, None]
-        return Tables(
-            unary.reshape(self.nodes, self.labels, -1),
-            sent(values.float_bytes),
-            sent(values.int8_bytes),
-            whole(np.einsum("vkd,vr,rd->vkdr", values.quantize_s, by_value, device)),
-            whole(np.einsum("vd,vr,rd->vdr", values.dequantize_s, by_value, device)),
-            edge,
-            wire,
-        )
 
     def _saved(self) -> np.ndarray:
         """The largest reduction of each row by changes of type and labels with negative costs."""
@@ -484,48 +396,6 @@ class Costs:
             np.add.at(change[device], first, size[:, device])
             np.subtract.at(change[device], last[:, device] + 1, size[:, device])
         return np.asarray(change.cumsum(axis=1)[:, :nodes])
-
-
-class Changes(NamedTuple):
-    """The conversions for the readers of one value in one place: whether it is quantised where it was written (once for
-    all places), whether their place quantises its float copy (once for all of them), and how many dequantise."""
-
-    quantized: np.ndarray
-    quantized_there: np.ndarray
-    dequantized: np.ndarray
-
-
-def serve(whole: np.ndarray | bool, copies: np.ndarray | int, ints: np.ndarray, floats: np.ndarray) -> Changes:
-    """The rule: `whole` values are written in int8, others in float; `copies` (`Copies` numbers) are at hand for so
-    many readers in int8 and in float. Arrays broadcast."""
-    copies = np.asarray(copies)
-    quantized = np.logical_not(whole) & (copies >= Copies.INT8)
-    return Changes(quantized, (ints > 0) & (copies == Copies.FLOAT), np.where(copies == Copies.INT8, floats, 0))
-
-
-def at_home(whole: np.ndarray, ints: np.ndarray) -> np.ndarray:
-    """The copies at hand where a value is written: an int8 copy of a float value, if any int8 reader is there."""
-    return np.asarray(
-        np.where(whole, int(Copies.INT8), np.where(ints > 0, int(Copies.FLOAT | Copies.INT8), int(Copies.FLOAT)))
-    )
-
-
-def ways(
-    send_float: np.ndarray,
-    send_int8: np.ndarray,
-    quantize: np.ndarray,
-    dequantize: np.ndarray,
-    ints: np.ndarray,
-    floats: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cost of serving another place by a float copy and by an int8 copy, without making the int8 copy and without
-    noise."""
-    costs = []
-    for copies, sent in ((Copies.FLOAT, send_float), (Copies.INT8, send_int8)):
-        changes = serve(False, copies, ints, floats)
-        costs.append(sent + changes.quantized_there * quantize + changes.dequantized * dequantize)
-    by_float, by_int8 = costs
-    return by_float, by_int8
 
 
 def evaluate(problem: Problem, labels: Sequence[int], copies: np.ndarray | None = None) -> Totals:

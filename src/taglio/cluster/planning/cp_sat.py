@@ -33,9 +33,6 @@ from taglio.optional import optional
 
 # Units in a whole limit, and in the longest period.
 _LIMIT_UNITS, _PERIOD_UNITS = 10**9, 10**7
-# If a component's overhead is a smaller share of the longest period, each device and model counts one component at
-# most.
-_COUNTED = 1e-3
 # Only the search with the whole linear relaxation proves anything here, and it needs a core: on two cores it had its
 # first bound after 18 s beside seven others, after 9 s beside one (yolo11n over 1 Gbit/s).
 _SEARCHES = ("max_lp", "no_lp", "quick_restart_no_lp", "reduced_costs")
@@ -281,7 +278,7 @@ class PeriodProgram:
         """A lower bound on the number of components with blocks of a model on a device."""
         nodes = np.flatnonzero(self.costs.problem.model == model).tolist()
         on = {node: self._some(node, self.costs.label_device == device) for node in nodes}
-        if taken_s < _COUNTED * self.unit * _PERIOD_UNITS:
+        if taken_s < 1e-3 * self.unit * _PERIOD_UNITS:  # hardly worth counting: one component at most
             used = self._new()
             for literal in on.values():
                 self.model.add_implication(literal, used)

@@ -12,11 +12,12 @@ from math import inf, isfinite
 import numpy as np
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.planning.assemble import Assembled, behind_tensor, placements_of, request_shares
+from taglio.cluster.planning.assemble import Assembled, behind_tensor, placements_of
 from taglio.cluster.planning.costs import Costs
 from taglio.cluster.planning.problem import Totals
-from taglio.cluster.planning.schedule import pipelines
-from taglio.cluster.planning.simulate import Pipeline, Task, Timeline, link_name, simulate
+from taglio.cluster.planning.resources import request_shares
+from taglio.cluster.planning.schedule import Scheduler, pipelines
+from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Timeline, link_name, simulate
 from taglio.cluster.planning.workload import Workload
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
@@ -24,9 +25,6 @@ from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece
 from taglio.plan.tables import error_interval
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
-
-# A limit is binding above this share of it.
-_BINDING = 0.97
 
 
 def describe(
@@ -38,10 +36,7 @@ def describe(
     objective: str = "latency",
 ) -> tuple[Plan, ...]:
     """The plans, one per model of the problem."""
-    return tuple(
-        _plan(assembled, model, pipeline, totals, status, gap, objective)
-        for model, pipeline in enumerate(pipelines(assembled, totals))
-    )
+    return tuple(_plan(assembled, model, totals, status, gap, objective) for model in range(len(assembled.workloads)))
 
 
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
@@ -88,10 +83,9 @@ def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:
     return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in fetched})
 
 
-def _plan(
-    assembled: Assembled, model: int, pipeline: Pipeline, totals: Totals, status: Status, gap: float, objective: str
-) -> Plan:
+def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str) -> Plan:
     work, cluster, names = assembled.workloads[model], assembled.cluster, assembled.problem.values.names
+    pipeline = Scheduler(assembled, model).placed(totals)
     timeline = simulate(pipeline)
     places = placements_of(assembled, model, totals.labels, totals.levels)
     width = max(work.profiles[name].interval_ratio for name in {placement.device for placement in places})
@@ -151,7 +145,7 @@ def _plan(
     return replace(plan, predicted_error=error_interval(work.error, guess))
 
 
-def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: Task) -> float:
+def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: ComponentTask) -> float:
     """Seconds by which a component is slower because its device was idle before; the start device was not."""
     return 0.0 if task.device == cluster.start else min(task.seconds, profiles[task.device].conditions.waking_s)
 
@@ -261,8 +255,8 @@ def _usage(
 
 
 def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:
-    """Binding limits, each with the share of it that is used."""
+    """Limits of which 97 % or more are used, each with that share."""
     amounts = np.concatenate([[totals.objective], totals.resources, totals.noises, totals.peak_bytes])
     rows = (row for row in Costs(assembled.problem).rows if row.upper > 0.0)
     shares = ((row.name, float(amounts[row.column]) / row.unit) for row in rows)
-    return tuple(f"{name}: {share:.1%} of its limit" for name, share in shares if share >= _BINDING)
+    return tuple(f"{name}: {share:.1%} of its limit" for name, share in shares if share >= 0.97)

@@ -13,9 +13,8 @@ from math import prod
 
 import numpy as np
 
-# Most entries of one table, and of all tables together (half a gigabyte).
+# Most entries of one table.
 LARGEST_TABLE = 4e7
-_ALL_TABLES = 6e7
 
 
 class TooWide(Exception):
@@ -43,7 +42,7 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGE
             around = neighbours[node]
             size = sizes[node] * prod(sizes[other] for other in around)
             spent += size
-            if size > limit or spent > min(10 * limit, _ALL_TABLES):
+            if size > limit or spent > min(10 * limit, 6e7):  # of all tables: half a gigabyte
                 raise TooWide(f"{size:.2g} entries for a block with {len(around)} neighbours")
             for neighbour in around:
                 neighbours[neighbour] |= around
@@ -157,7 +156,7 @@ _Kind = tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], bool], ...]]
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
+class _Eliminated:
     """A node to eliminate, its neighbours, and its tables by axes of (node, *around)."""
 
     node: int
@@ -209,9 +208,9 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
 
 def _alike(
     nodes: Sequence[int], sizes: Sequence[int], waiting: Sequence[Sequence[_Table]], rank: Mapping[int, int]
-) -> dict[_Kind, list[_Member]]:
+) -> dict[_Kind, list[_Eliminated]]:
     """The nodes of a round by kind: those that form one step."""
-    groups: dict[_Kind, list[_Member]] = {}
+    groups: dict[_Kind, list[_Eliminated]] = {}
     for node in nodes:
         scope_nodes = {neighbour for scope, _, _ in waiting[node] for neighbour in scope} - {node}
         around = tuple(sorted(scope_nodes, key=rank.__getitem__))
@@ -222,7 +221,7 @@ def _alike(
         # The widest table first: the others are added to it.
         entries.sort(key=lambda entry: (-len(entry[0]), entry))
         key = tuple(sizes[axis_node] for axis_node in position), tuple((axes, message) for axes, message, _ in entries)
-        groups.setdefault(key, []).append(_Member(node, around, entries))
+        groups.setdefault(key, []).append(_Eliminated(node, around, entries))
     for members in groups.values():
         members.sort(key=lambda member: [at for _, message, at in member.entries if message])
     return groups

@@ -12,8 +12,6 @@ from taglio.plan.result import Plan
 
 # Factor by which a limit is loosened.
 _LOOSER = 1.5
-# Relative changes below this are ignored.
-_WORTH = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def limits_cost(
         except (Infeasible, BadOption):
             continue
         gain = base.value - answer.value
-        if gain > _WORTH * abs(base.value):
+        if gain > 2e-3 * abs(base.value):  # smaller gains are not worth a line
             streamed = objective.last.kind == "throughput"
             cost = f"{1.0 / answer.value - 1.0 / base.value:.4g} requests/s" if streamed else amount(objective, gain)
             words = (

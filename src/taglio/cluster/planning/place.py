@@ -18,7 +18,7 @@ from math import inf, isfinite
 import numpy as np
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.planning.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
+from taglio.cluster.planning.assemble import Assembled, assemble, labels_of
 from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
@@ -26,17 +26,15 @@ from taglio.cluster.planning.describe import beyond_blocks, describe, latencies,
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.cluster.planning.replicas import alike, taking_turns
+from taglio.cluster.planning.resources import busy_times, request_shares, resources
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.shortfall import memory_shortfall
-from taglio.cluster.planning.solve import Placed, Undecided, solve
+from taglio.cluster.planning.solve import SolvedProblem, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
 from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, limits_of
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.result import GAP, Plan, Status
 
-# Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
-_GIVE = 1e-3
-_ROUNDS = 6
 _TOO_CLOSE = (
     "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
@@ -45,8 +43,6 @@ _TOO_CLOSE = (
 _SPARING_SHARE = 0.1
 # Share of the time for a stream that is spent on a plan for fewer devices, where the search starts.
 _FEWER_SHARE = 0.3
-# Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
-_STARTING_SHARE = 0.15
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
 _FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 
@@ -88,7 +84,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningPlans:
     """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
     `precisions_stay`, only devices are chosen anew."""
 
@@ -102,18 +98,17 @@ def place(
     cluster: Cluster,
     objective: Objective,
     *,
-    running: Running | None = None,
+    running: RunningPlans | None = None,
     gap: float = GAP,
     time_limit_s: float = 20.0,
-    replicas: bool = True,
 ) -> Answer:
     """The best plans found within `gap` or `time_limit_s`, checked. If the objective is throughput or a required rate
-    cannot be reached without them, there may be `replicas`. Raises Infeasible with limits that contradict each other,
+    cannot be reached without them, there may be replicas. Raises Infeasible with limits that contradict each other,
     or if no plan was found that keeps limits on energy or rates including the overhead of components."""
-    planner = _Asked(workloads, cluster, objective, running, gap, time_limit_s)
+    planner = Planner(workloads, cluster, objective, running, gap, time_limit_s)
     streamed = objective.kind == "throughput"
     stateful = any(block.state_bytes for workload in workloads for block in workload.graph.blocks)
-    may_replicate = replicas and not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
+    may_replicate = not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
     groups = alike(workloads, cluster) if may_replicate else ()
     if not groups:
         return planner.answer(why=True)
@@ -147,13 +142,13 @@ def place(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class Planner:
     """One call of `place`, for devices that all run components of their own."""
 
     workloads: Sequence[Workload]
     cluster: Cluster
     objective: Objective
-    running: Running | None
+    running: RunningPlans | None
     gap: float
     time_limit_s: float
 
@@ -165,7 +160,7 @@ class _Asked:
             raise shortfall
         upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
         uppers = dict(upper_of)
-        for number in range(_ROUNDS):
+        for number in range(6):
             try:
                 answer = self.under(uppers)
             except Undecided:
@@ -278,7 +273,7 @@ class _Asked:
             return replace(shortest, value=value, bound=bound)
         # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
         # limits.
-        least_s = _STARTING_SHARE * time_limit_s
+        least_s = 0.15 * time_limit_s
         placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
         totals = _totals(unlimited.problem, placed)
         if totals is None:
@@ -296,9 +291,9 @@ class _Asked:
         )
         return answer if within_limits else None
 
-    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = _GIVE) -> Answer:
-        """The best answer found by `later` among those that lose no more than the share `give` of the first objective;
-        `answer` itself if none is better."""
+    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = 1e-3) -> Answer:
+        """The best answer found by `later` among those that lose no more than the share `give` of the first objective
+        (0 would forbid all but one plan, by rounding); `answer` itself if none is better."""
         first, assembled, room = self.objective, answer.assembled, 1.0 + give
         limited_kind = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
         bounded = [
@@ -348,11 +343,11 @@ def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
     return assembled.with_problem(resources=tuple(weighted))
 
 
-def _totals(problem: Problem, placed: Placed) -> Totals | None:
+def _totals(problem: Problem, placed: SolvedProblem) -> Totals | None:
     return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
 
 
-def _need_proof(placed: Placed) -> None:
+def _need_proof(placed: SolvedProblem) -> None:
     """Raises Undecided unless it is proven that there is no plan."""
     if placed.status != "infeasible":
         raise Undecided
@@ -394,7 +389,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
         left_s = max(0.1, deadline - time.perf_counter())
         try:
             uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
-            return _Asked(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
+            return Planner(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
         except (BadOption, Undecided):
             return False
 

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taglio.cluster.planning.costs import BIG, KINDS, Account, Costs, Priced, ramp, ways
+from taglio.cluster.planning.copies import ways
+from taglio.cluster.planning.costs import BIG, Account, Costs, ramp
 from taglio.cluster.planning.cutting_planes import Plane
 from taglio.cluster.planning.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.cluster.planning.problem import Kind
+from taglio.cluster.planning.tables import Priced
 
 # Larger tables are not built if a looser bound or another method is available.
 WIDEST = 3e6
-# A value with up to five readers is kept in one table of at most this many entries; up to three readers always are.
-_ONE_TABLE, _MOST_READERS = 1e6, 5
 # Axis sizes: few choices for small tables, where the number of distinct shapes costs time; many for large tables.
 _SIZES = np.array([1, 3, 6, 8, 9, 10, 12, 14, 16, 18, 20, 24, 30, 36, 42, 48, 64, 96, 128, 256, 512, 1024])
 
@@ -296,9 +296,10 @@ class Relaxation:
 
 def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
     """The relaxation that splits the fewest values while tables have at most WIDEST entries; tables of pairs may have
-    more. Raises TooWide if even those are too large for elimination."""
+    more. A value with up to three readers is one table, with up to five if that has at most a million entries. Raises
+    TooWide if even tables of pairs are too large for elimination."""
     most, devices, fan_out = 3, costs.devices, int(costs.fan_out.max(initial=0))
-    while most < min(_MOST_READERS, fan_out) and KINDS * devices * (2 * devices) ** (most + 1) <= _ONE_TABLE:
+    while most < min(5, fan_out) and len(Kind) * devices * (2 * devices) ** (most + 1) <= 1e6:
         most += 1
     for arity in sorted({most, 3}, reverse=True):
         try:
@@ -306,10 +307,6 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
         except TooWide:
             pass
     return Relaxation(costs, alive, arity=1, limit=np.inf)
-
-
-# Tables of more entries are built only if no edge can be cut.
-_NARROW = 3e5
 
 
 class EdgeRelaxation:
@@ -321,10 +318,9 @@ class EdgeRelaxation:
     the subgradient together (each end pulls towards the state that it chose), with step sizes after Polyak (1969).
     """
 
-    def __init__(self, costs: Costs, alive: np.ndarray, narrow: float = _NARROW) -> None:
-        """Tables of more than `narrow` entries are built only if no edge can be cut."""
+    def __init__(self, costs: Costs, alive: np.ndarray) -> None:
         self.costs, self.alive = costs, alive
-        cut, self.relaxation = _cut(costs, alive, narrow)
+        cut, self.relaxation = _cut(costs, alive)
         values, devices = costs.problem.values, costs.devices
         parts = split(costs, 1, np.arange(len(values)))
         chosen = np.flatnonzero(cut[parts.edges[:, 0]])
@@ -332,7 +328,7 @@ class EdgeRelaxation:
         self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
         self.writes = costs.label_writes * devices + costs.label_device
         self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
-        kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
+        kind, source, target, int8, part = np.indices((len(Kind), devices, devices, 2, len(chosen))).reshape(5, -1)
         self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # States that no label has are left out: their sums and prices mean nothing.
@@ -378,7 +374,7 @@ class EdgeRelaxation:
 
     def _loose(self, priced: Priced) -> Priced:
         """The costs with every cut edge divided between its ends."""
-        states = KINDS * self.costs.devices, self.prices.shape[1]
+        states = len(Kind) * self.costs.devices, self.prices.shape[1]
         table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
         unary = priced.unary.copy()
@@ -387,8 +383,9 @@ class EdgeRelaxation:
         return replace(priced, unary=unary)
 
 
-def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
-    """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first."""
+def _cut(costs: Costs, alive: np.ndarray) -> tuple[np.ndarray, Relaxation]:
+    """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first.
+    Larger tables are built only if no edge can be cut."""
     values = costs.problem.values
     producer = values.producer[costs.edge_value]
     inner = (producer >= 0) & (values.readers >= 0)
@@ -405,7 +402,7 @@ def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Re
         tried = cut.copy()
         tried[waiting[:size]] = False
         try:
-            best = Relaxation(costs, alive, arity=1, limit=narrow, without=tried)
+            best = Relaxation(costs, alive, arity=1, limit=3e5, without=tried)
             cut, waiting = tried, waiting[size:]
         except TooWide:
             size //= 2

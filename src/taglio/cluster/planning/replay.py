@@ -16,16 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.cluster.planning.assemble import Assembled, link_tables
-from taglio.cluster.planning.costs import at_home, serve
+from taglio.cluster.planning.assemble import Assembled
+from taglio.cluster.planning.copies import at_home, serve
 from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind
+from taglio.cluster.planning.resources import link_tables
 
 NEVER = 1e9
 PARTS = BEFORE, BUSY, DELAY, AFTER, BYTES = range(5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
+class EdgeCosts:
     """An edge: `producer` among the model's nodes, None for an input. Arrays are over (producer's label, reader's
     label), with one row for an input and one column for the caller: `far` tells whether it leaves the device; by a
     float and by an int8 copy (first axis), `seconds` are the five numbers and `noise` is what is added to each bound
@@ -62,8 +63,8 @@ class Timetable:
         latency_s, byte_s, _, self.gap_s = link_tables(assembled.cluster)
         self.delay_s = np.minimum(latency_s - self.gap_s, NEVER)
         self.byte_s = np.nan_to_num(byte_s, posinf=0.0)
-        self.reads: list[list[Way]] = [[] for _ in self.nodes]
-        self.answers: list[list[Way]] = [[] for _ in self.nodes]
+        self.reads: list[list[EdgeCosts]] = [[] for _ in self.nodes]
+        self.answers: list[list[EdgeCosts]] = [[] for _ in self.nodes]
         for value in np.flatnonzero(values.model == model).tolist():
             producer = None if values.producer[value] == SOURCE else int(values.producer[value]) - first
             for edge in range(int(values.start[value]), int(values.start[value + 1])):
@@ -73,7 +74,7 @@ class Timetable:
                 elif producer is not None:
                     self.answers[producer].append(way)
 
-    def _way(self, value: int, edge: int, producer: int | None) -> Way:
+    def _way(self, value: int, edge: int, producer: int | None) -> EdgeCosts:
         values, problem, home = self.problem.values, self.problem, self.home
         answer = values.readers[edge] == CALLER
         here = np.full((1, 1), home) if producer is None else self.device[:, None]
@@ -112,7 +113,7 @@ class Timetable:
         change = np.array([bound.edge[edge] for bound in problem.noises])
         noise = np.where((read8 & ~written8)[..., None], change, 0.0)
         wired = noise + np.where(restores[..., None], wire, 0.0)
-        return Way(value, producer, far, np.stack([floats, ints]), np.stack([noise, wired]))
+        return EdgeCosts(value, producer, far, np.stack([floats, ints]), np.stack([noise, wired]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,7 +152,7 @@ class Replay:
                 if edge.producer is not None:
                     self._readers[edge.producer].append((node, edge))
 
-    def _edge(self, way: Way) -> _Edge:
+    def _edge(self, way: EdgeCosts) -> _Edge:
         int8 = self._as_int8(way)
         seconds, noise = (
             np.where(int8[..., None], ints, floats).reshape(int8.size, floats.shape[-1])
@@ -159,7 +160,7 @@ class Replay:
         )
         return _Edge(way.producer, seconds, noise, bool(noise.any()), bool((seconds[:, DELAY] >= NEVER).any()))
 
-    def _as_int8(self, way: Way) -> np.ndarray:
+    def _as_int8(self, way: EdgeCosts) -> np.ndarray:
         floats, ints = way.seconds[..., :BYTES].sum(axis=-1) + self.price * way.noise.sum(axis=-1)
         return np.asarray(ints <= floats)
 
@@ -196,7 +197,7 @@ class Replay:
 
     def play(self, labels: np.ndarray, order: Sequence[int]) -> Played:
         """Replay placements: `labels` has shape (placements, nodes)."""
-        run = _Run(self.table, np.ascontiguousarray(labels.T))
+        run = _ReplayState(self.table, np.ascontiguousarray(labels.T))
         for node in order:
             run.begin(node, self._reads[node])
             for reader, edge in self._readers[node]:
@@ -221,7 +222,7 @@ class Replay:
                 sent[way.value, device] = int(Copies.INT8 if int8 else Copies.FLOAT)
 
 
-class _Run:
+class _ReplayState:
     """State of placements during a replay: the last axis is over placements, combined with devices where it is flat."""
 
     def __init__(self, table: Timetable, labels: np.ndarray) -> None:

@@ -17,10 +17,11 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from taglio.cluster.planning.assemble import Assembled, link_tables
-from taglio.cluster.planning.costs import at_home, serve
+from taglio.cluster.planning.assemble import Assembled
+from taglio.cluster.planning.copies import at_home, serve
 from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind, Totals
-from taglio.cluster.planning.simulate import Pipeline, Task, Transfer
+from taglio.cluster.planning.resources import link_tables
+from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer
 from taglio.model.graph import Graph
 
 
@@ -179,6 +180,8 @@ class Scheduler:
             taken_s = max(0.0, float(seconds[component]))
             beyond_s = float(self.overhead_s[device_of[component]] + taken_s - seconds[component])
             tasks.append(
-                Task(f"{name}-{where}", where, taken_s, float(sending_s[component]), tuple(nodes[component]), beyond_s)
+                ComponentTask(
+                    f"{name}-{where}", where, taken_s, float(sending_s[component]), tuple(nodes[component]), beyond_s
+                )
             )
         return Pipeline(tuple(tasks), tuple(transfers))

@@ -8,10 +8,6 @@ from taglio.cluster.planning.costs import Costs, over
 from taglio.cluster.planning.problem import Problem
 from taglio.errors import Infeasible
 
-_MEGA = 1e6
-# Above this number of devices, only single devices and all together are compared, instead of every group.
-_MOST_DEVICES = 8
-
 
 def memory_shortfall(problem: Problem) -> Infeasible | None:
     """Why the memories are too small for every placement; None if this bound does not show it."""
@@ -43,14 +39,14 @@ def _of_weights(problem: Problem) -> Infeasible | None:
     count = len(problem.devices)
     least = np.where(problem.allowed, memory.weights[:, None], np.inf).min(axis=(1, 2))
     usable = problem.allowed.any(axis=2)
-    sizes = range(1, count + 1) if count <= _MOST_DEVICES else (1, count)
+    sizes = range(1, count + 1) if count <= 8 else (1, count)  # of groups: 255 at most are compared
     for size in sizes:
         for group in combinations(range(count), size):
             inside = np.isin(np.arange(count), group)
             needed = float(least[~(usable & ~inside).any(axis=1)].sum())
             if over(needed, float(memory.capacity[list(group)].sum())):
                 names = [problem.devices[place] for place in group]
-                has = " + ".join(f"{memory.capacity[place] / _MEGA:.4g}" for place in group)
+                has = " + ".join(f"{memory.capacity[place] / 1e6:.4g}" for place in group)
                 only = "all blocks" if size == count else f"the blocks that may run only on {' or '.join(names)}"
                 return _refusal(
                     f"the weights of {only} need at least {_mb(needed)}, and {' and '.join(names)} "
@@ -60,7 +56,7 @@ def _of_weights(problem: Problem) -> Infeasible | None:
 
 
 def _mb(size: float, unit: str = " MB") -> str:
-    return f"{size / _MEGA:.4g}{unit}"
+    return f"{size / 1e6:.4g}{unit}"
 
 
 def _refusal(shortfall: str) -> Infeasible:

@@ -18,7 +18,7 @@ from taglio.plan.result import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ComponentTask:
     """A component, its seconds on its device, and the device's seconds for sending its outputs afterwards; `nodes` are
     its blocks in a problem. `beyond_s` of its seconds belong to no block: its overhead, and the savings by changes of
     type that do not count because no component takes less than 0 s."""
@@ -57,7 +57,7 @@ class Transfer:
 class Pipeline:
     """The tasks and transfers of one request of one model, tasks in a valid running order."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[ComponentTask, ...]
     transfers: tuple[Transfer, ...]
 
 
@@ -77,7 +77,7 @@ class Timeline:
 
 def simulate(pipeline: Pipeline) -> Timeline:
     """The timeline of a request. Raises ValueError if tasks wait for each other in a cycle."""
-    return _Run(pipeline).timeline()
+    return _Simulation(pipeline).timeline()
 
 
 def link_name(link: tuple[str, str]) -> str:
@@ -86,7 +86,7 @@ def link_name(link: tuple[str, str]) -> str:
 
 
 @dataclass(slots=True)
-class _Server:
+class _Station:
     """A device or a link: what waits for it (a key, the order of arrival, and what starts it), and whether it is busy.
     For a device also the end of its running component, and until when it receives."""
 
@@ -96,13 +96,13 @@ class _Server:
     receives_s: float = 0.0
 
 
-class _Run:
+class _Simulation:
     def __init__(self, pipeline: Pipeline) -> None:
         self._tasks, self._transfers = pipeline.tasks, pipeline.transfers
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._sequence = count()
         self._spans: list[Span] = []
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, _Station] = {}
         self._touched: dict[str, None] = {}
         self._busy_s: dict[str, float] = {}
         self._ends_s: list[float | None] = [None] * (len(self._tasks) + len(self._transfers))
@@ -137,7 +137,7 @@ class _Run:
 
     def _wait(self, name: str, key: float, start: Callable[[float], None]) -> None:
         """Queue for a device or link."""
-        waiting = self._servers.setdefault(name, _Server()).waiting
+        waiting = self._servers.setdefault(name, _Station()).waiting
         heappush(waiting, (key, next(self._sequence), start))
         self._touched[name] = None
 
@@ -201,7 +201,7 @@ class _Run:
 
     def _reached(self, transfer: Transfer, now: float) -> None:
         """The target begins to receive: what it runs pauses."""
-        server = self._servers.setdefault(transfer.link[1], _Server())
+        server = self._servers.setdefault(transfer.link[1], _Station())
         until = max(server.receives_s, now + min(transfer.busy_s + transfer.delay_s, transfer.receiving_s))
         if server.ends_s > now:
             server.ends_s += until - max(server.receives_s, now)

@@ -16,37 +16,26 @@ If the graph is too wide to eliminate, edges are relaxed and priced like limits 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
-import highspy
 import numpy as np
 
-from taglio.cluster.planning.costs import BIG, Account, Costs, Priced
+from taglio.cluster.planning.cheapest_copies import cheapest_copies
+from taglio.cluster.planning.costs import BIG, Account, Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.elimination import TooWide
+from taglio.cluster.planning.improve import improve
 from taglio.cluster.planning.problem import Kind, Problem, surrounded
 from taglio.cluster.planning.relaxation import WIDEST, EdgeRelaxation, Relaxation, tightest
-from taglio.plan.highs import Quiet
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
-# Multipliers are improved until the possible gain is below this multiple of the gap: for split and for exact tables.
-_ROUGH, _FINE = 3.0, 0.15
 # Relative distance above the bound of split tables within which labels are kept for exact tables.
 _SLACKS = (0.015, 0.06, 0.25, np.inf)
-# In a graph too wide to eliminate, one answer in this many is improved.
-_EVERY = 20
-# Share of branching time that may go to improving its answers.
-_IMPROVING_SHARE = 0.25
-# Gaps above the bound within which branching first searches for plans, and the factor by which that grows each time.
-_AIM, _FURTHER = 0.9, 2.0
-# Rounds of local search; the gap of the copies, and the most choices among which HiGHS looks for them.
-_ROUNDS, _COPIES_GAP, _MOST_CHOICES = 12, 1e-4, 1e5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class SolvedProblem:
     """The answer: `labels`, empty if none were found, and `copies` (value, device)."""
 
     status: Outcome
@@ -82,7 +71,7 @@ def solve(
     time_limit_s: float = 60.0,
     patience_s: float = 0.0,
     incumbent: Sequence[int] | None = None,
-) -> Placed:
+) -> SolvedProblem:
     """The best plan within `gap`, or the best found after `time_limit_s`; while there is none, up to `patience_s`.
 
     `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Nodes
@@ -90,14 +79,14 @@ def solve(
     """
     begun = time.perf_counter()
     ends_s = begun + time_limit_s
-    return _Search(problem, gap, ends_s, max(ends_s, begun + patience_s), incumbent).run()
+    return _BranchAndBound(problem, gap, ends_s, max(ends_s, begun + patience_s), incumbent).run()
 
 
 class Undecided(Exception):
     """Time was up before a plan was found, or shown to be impossible."""
 
 
-class _Search:
+class _BranchAndBound:
     """State of the search: best plan, bound and remaining labels.
 
     Labels that are not `alive`, a mask (nodes, labels), are in no plan cheaper than `floor`, and no plan costs more
@@ -117,10 +106,10 @@ class _Search:
         self.multipliers = np.zeros(len(self.costs.rows))
         self.aim, self.branching_s, self.improving_s = np.inf, 0.0, 0.0
 
-    def run(self) -> Placed:
+    def run(self) -> SolvedProblem:
         """Run all steps and return the answer."""
         if not self.alive.any(axis=1).all():  # whatever else is chosen, such a node breaks a limit
-            return Placed("infeasible", np.inf, np.inf, (), self.copies)
+            return SolvedProblem("infeasible", np.inf, np.inf, (), self.copies)
         if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
             self._offer(self.given)
         try:
@@ -133,7 +122,7 @@ class _Search:
             self._offer_simple()
         infeasible = self.bound > self.most
         labels = () if infeasible else tuple(self.labels.tolist())
-        return Placed(
+        return SolvedProblem(
             "infeasible" if infeasible else "optimal" if self._done() else "time limit",
             float(self.objective),
             float(min(self.bound, self.objective)),
@@ -188,7 +177,7 @@ class _Search:
     def _by_prices(self, rough: Relaxation) -> None:
         """Find bound and plans by prices."""
         everything = self.alive
-        self._price(rough, 1.0 if rough.exact else _ROUGH)
+        self._price(rough, 1.0 if rough.exact else 3.0)
         for slack in _SLACKS:
             # A given plan beyond this slack but near: the labels that it needs are kept right away.
             above = self.objective * (1.0 - self.gap) - self.bound
@@ -202,7 +191,7 @@ class _Search:
             relaxation = rough
             if not rough.exact:
                 relaxation = tightest(self.costs, self.alive)
-                self._price(relaxation, _FINE)
+                self._price(relaxation, 0.15)
             if not self._over() and (self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]):
                 self._find(relaxation)
             # The labels kept contain a plan cheaper than the threshold, and hence every better one.
@@ -227,7 +216,7 @@ class _Search:
             self.bound = max(self.bound, value)
             account = costs.account(priced, labels)
             self._keep(account)
-            if relaxed.calls % _EVERY == 1:
+            if relaxed.calls % 20 == 1:  # one answer in twenty is improved
                 for start in [labels, self.labels] if len(self.labels) else [labels]:
                     self._improve(start, self.multipliers, self.alive)
             goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
@@ -256,11 +245,11 @@ class _Search:
     def _find(self, relaxation: Relaxation) -> None:
         """Find plans within the limits: branch for plans just above the bound, then further up."""
         relaxation.run(self.costs.price(self.multipliers))
-        marginals, aim = relaxation.marginals(), _AIM
+        marginals, aim = relaxation.marginals(), 0.9  # in gaps above the bound
         while not self._over() and self.bound < self.floor:
             if not self._branch(marginals, self.bound + aim * self.gap * abs(self.bound)):
                 return
-            aim *= _FURTHER
+            aim *= 2.0
 
     def _improve(self, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
@@ -338,7 +327,7 @@ class _Search:
         best of every node."""
         self._keep(account)
         now = time.perf_counter()
-        if self.improving_s <= _IMPROVING_SHARE * (now - self.branching_s):
+        if self.improving_s <= 0.25 * (now - self.branching_s):  # most of the time is for branching
             least = float(marginals.min())
             near = np.maximum(least + 3.0 * self.gap * abs(least), marginals.min(axis=1))
             self._improve(account.labels, multipliers, marginals <= near[:, None])
@@ -388,123 +377,3 @@ def _where(
     one = every == alive[node].argmax()
     sides = alive[node] & one, alive[node] & ~one
     return (node if sides[1].any() else -1), sides
-
-
-def improve(
-    costs: Costs, priced: Priced, multipliers: np.ndarray, labels: np.ndarray, offered: np.ndarray, good_enough: float
-) -> tuple[float, np.ndarray]:
-    """Local search by single moves over the labels `offered`, a mask (nodes, labels): at good prices the Lagrangian's
-    labelling is nearly optimal, but breaks a limit or leaves part of one unused. Returns the objective (infinite if a
-    limit stays broken) and the labels. Moves that share no value are additive, so each round takes many."""
-    labels = labels.copy()
-    total, use = costs.by_move(priced, labels)
-    uppers = costs.uppers
-    penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.05 * abs(total[0])
-    nodes, to = np.nonzero(offered)
-    first = np.searchsorted(nodes, np.arange(costs.nodes + 1))
-    change = costs.changes(priced, labels, use, nodes, to)
-
-    def merit(sums: np.ndarray) -> np.ndarray:
-        over = np.maximum(0.0, sums[..., 1:] - uppers)
-        # The fixed penalty makes breaking a limit, however slightly, cost more than it could gain.
-        return np.asarray(sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1))
-
-    def feasible() -> bool:
-        return bool((total[1:] <= uppers + 1e-9).all()) and total[0] < 1e8
-
-    for _ in range(_ROUNDS):
-        stale, open_ = np.zeros(costs.nodes, dtype=bool), np.ones(len(nodes), dtype=bool)
-        while len(nodes):
-            now, after = float(merit(total)), np.where(open_, merit(total + change), np.inf)
-            best = int(after.argmin())
-            if after[best] >= now - 1e-9 * abs(now):
-                break
-            total = total + change[best]
-            labels[nodes[best]] = to[best]
-            near = costs.near[nodes[best]]
-            stale[near] = True
-            for other in near.tolist():
-                open_[first[other] : first[other + 1]] = False
-        if not stale.any() or (feasible() and total[0] <= good_enough):
-            break
-        total, use = costs.by_move(priced, labels)
-        again = np.flatnonzero(stale[nodes])
-        change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
-    total, use = costs.by_move(priced, labels)
-    for _ in range(_ROUNDS):  # no part of the priced problem: labels that their neighbours' forbid
-        forbidden = np.zeros((costs.nodes, costs.labels), dtype=bool)
-        for each in surrounded(costs.problem, labels):
-            forbidden[each.node] |= each.labels
-        moves = np.flatnonzero(forbidden[nodes].any(axis=1) & ~forbidden[nodes, to])
-        if not len(moves):
-            break
-        after = merit(total + costs.changes(priced, labels, use, nodes[moves], to[moves]))
-        moves = moves[np.argsort(after, kind="stable")]
-        _, cheapest = np.unique(nodes[moves], return_index=True)
-        labels[nodes[moves[cheapest]]] = to[moves[cheapest]]
-        total, use = costs.by_move(priced, labels)
-    return (float(total[0]) if feasible() else np.inf), labels
-
-
-def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) -> tuple[np.ndarray | None, float]:
-    """Copies (value, device) that keep the limits, None if there are none or none was found in time; and a lower bound
-    on the objective, infinite if there are none."""
-    ends = costs.ends(labels)
-    _, floats, there = costs.readers_on(ends)
-    plain = (ends.kind != Kind.INT8)[:, None]
-    may = np.stack(  # by value, device and `Copies` number
-        [
-            ~there,
-            there & plain,
-            there & (~plain | (floats == 0) | costs.problem.wire_only),
-        ],
-        axis=2,
-    )
-    if may.sum(axis=2).prod(axis=1, dtype=float).sum() > _MOST_CHOICES:
-        return None, -np.inf
-    choices = [(value, each) for value, row in enumerate(may) for each in product(*map(np.flatnonzero, row))]
-    value, copies = np.array([each for each, _ in choices]), np.array([each for _, each in choices])
-    ends = costs.ends(labels, value)
-    served = costs.given(ends, copies)
-    amounts = costs.by_value(costs.limited, ends, served)
-    total = costs.limited.unary[np.arange(costs.nodes), labels].sum(axis=0)
-    total[0] += costs.problem.constant
-    within = costs.uppers + 1e-9 * np.maximum(1e-6, np.abs(costs.uppers))
-    limits = np.concatenate([[np.inf], within]) - total
-    deadline = time.perf_counter() + time_limit_s
-    # Live activations are limited where an answer exceeds a memory.
-    while True:
-        taken, bound = _one_of_each(value, amounts, limits, deadline - time.perf_counter())
-        full = [] if taken is None else costs.full(labels, copies[taken])
-        if not full or time.perf_counter() > deadline:
-            return None if taken is None else copies[taken], total[0] + bound
-        for device, node, room in full:
-            amounts = np.column_stack([amounts, costs.live(ends, served, device, node)])
-            limits = np.append(limits, room)
-
-
-def _one_of_each(
-    group: np.ndarray, amounts: np.ndarray, limits: np.ndarray, time_limit_s: float
-) -> tuple[np.ndarray | None, float]:
-    """One column of each group, as a mask, with the least sum of the first of its `amounts` (column, limit) within the
-    limits; None if none were found. And a lower bound, infinite if there are none."""
-    highs, scale, count = Quiet(), 1e3 / max(1e-12, float(np.abs(amounts[:, 0]).max())), len(group)
-    columns = np.arange(count, dtype=np.int32)
-    highs.addVars(count, np.zeros(count), np.ones(count))
-    highs.changeColsCost(count, columns, amounts[:, 0] * scale)
-    highs.changeColsIntegrality(count, columns, np.full(count, highspy.HighsVarType.kInteger))
-    for each in np.unique(group):
-        members = np.flatnonzero(group == each).astype(np.int32)
-        highs.addRow(1.0, 1.0, len(members), members, np.ones(len(members)))
-    for row, limit in zip(amounts.T, limits, strict=True):
-        if np.isfinite(limit):
-            highs.addRow(-highspy.kHighsInf, limit, count, columns, row)
-    highs.setOptionValue("time_limit", max(0.01, time_limit_s))
-    highs.setOptionValue("mip_rel_gap", _COPIES_GAP)
-    highs.run()
-    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-        return None, np.inf
-    info = highs.getInfo()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    taken = np.array(highs.getSolution().col_value) > 0.5 if found else None
-    return taken, float(info.mip_dual_bound) / scale

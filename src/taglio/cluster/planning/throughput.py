@@ -18,27 +18,19 @@ from math import inf
 
 import numpy as np
 
-from taglio.cluster.planning.assemble import Assembled, busy_times, request_shares
+from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import Costs, evaluate
 from taglio.cluster.planning.cp_sat import PeriodProgram
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.describe import period_s
 from taglio.cluster.planning.elimination import TooWide
+from taglio.cluster.planning.improve import improve
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import Resource, Totals
 from taglio.cluster.planning.relaxation import WIDEST, Relaxation
-from taglio.cluster.planning.solve import Undecided, improve, solve
+from taglio.cluster.planning.resources import busy_times, request_shares
+from taglio.cluster.planning.solve import Undecided, solve
 
-# Shares of the time: for the first plan, and for improving answers; of what is left, for the first search by CP-SAT.
-_FIRST_SHARE, _DESCENT_SHARE, _SEARCH_SHARE = 0.1, 0.15, 0.3
-# How much better the next plan should be, in gaps.
-_STEP = 0.9
-# Answers tried for an aim, and the spread of their prices around the best ones.
-_ANSWERS, _STRAYING = 16, 0.6
-# Times that a descent is repeated with doubled penalties on the limits that it broke.
-_DEARER = 4
-# Descents end once they miss an aim this near to the best plan.
-_NEAR = 1.05
 _PERIOD = "period"
 
 
@@ -47,7 +39,7 @@ def fastest_stream(
 ) -> tuple[Totals, float, float] | None:
     """A placement, its period (`period_s`) and a lower bound on any. None if no placement keeps the limits. Raises
     Undecided."""
-    return _Search(assembled, start, gap, time_limit_s).run()
+    return _PeriodSearch(assembled, start, gap, time_limit_s).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +55,7 @@ class _Core:
     relaxation: Relaxation | None = None
 
 
-class _Search:
+class _PeriodSearch:
     """The best plan (its totals and period) and the bound so far."""
 
     def __init__(self, assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float) -> None:
@@ -76,7 +68,7 @@ class _Search:
 
     def run(self) -> tuple[Totals, float, float] | None:
         """The answer."""
-        problem, share = self.assembled.problem, _FIRST_SHARE * self.time_limit_s
+        problem, share = self.assembled.problem, 0.1 * self.time_limit_s
         if self.start is not None:
             self._offer(evaluate(problem, self.start))
         placed = solve(problem, gap=10 * self.gap, time_limit_s=share, incumbent=self.start)
@@ -104,8 +96,9 @@ class _Search:
             self.totals, self.period = totals, period
 
     def _improve(self) -> None:
-        """Improve the best plan: by descent, then by CP-SAT."""
-        until = time.perf_counter() + _DESCENT_SHARE * self.time_limit_s
+        """Improve the best plan: by descent for 15 % of the time at most, then by CP-SAT, whose first search takes 30 %
+        of what is left. Descents end once they miss an aim within 5 % of the best plan."""
+        until = time.perf_counter() + 0.15 * self.time_limit_s
         self._descend(self._core(self._aim()), until)
         missed = 1e-3 * self._aim()
         while time.perf_counter() < until and not self._done():
@@ -114,11 +107,11 @@ class _Search:
             if core.bound <= 1.0:
                 self._descend(core, until)
             missed = aim if self.period > aim else missed
-            if missed > self._aim() / _NEAR:
+            if missed > self._aim() / 1.05:
                 break
-        better = self._search(self._aim(), 1.0 if self.totals is None else _SEARCH_SHARE)
+        better = self._search(self._aim(), 1.0 if self.totals is None else 0.3)
         while better and not self._done():
-            better = self._search((1.0 - _STEP * self.gap) * self._aim(), 1.0)
+            better = self._search((1.0 - 0.9 * self.gap) * self._aim(), 1.0)
 
     def _search(self, aim: float, share: float) -> bool:
         """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left. Return whether to
@@ -202,15 +195,16 @@ class _Search:
         return _Core(costs, periods, kept, bound, best.multipliers, relaxation)
 
     def _descend(self, core: _Core, until: float) -> None:
-        """Improve answers at prices around the core's towards its aim."""
+        """Improve answers at 16 prices around the core's towards its aim, each up to four times: penalties on the
+        limits that it broke are doubled."""
         if core.prices is None or core.relaxation is None or core.bound > 1.0:
             return
         costs, rng = core.costs, np.random.default_rng(0)
-        for _ in range(_ANSWERS):
-            priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
+        for _ in range(16):
+            priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, 0.6, len(core.prices)))
             _, labels = core.relaxation.run(priced)
             penalty = core.prices + 0.02
-            for _ in range(_DEARER):
+            for _ in range(4):
                 _, labels = improve(costs, priced, penalty, labels, core.alive, inf)
                 account = costs.account(priced, labels)
                 if (account.rows[~core.periods] <= 1.0 + 1e-9).all():

@@ -18,8 +18,8 @@ from taglio.compare.workers.contract import Array, Refused, reference
 from taglio.compare.workers.torch_model import runner
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
-# Batch and length of the example input; both stay dynamic in the export.
-_BATCH, _TOKENS, _FRAMES = 2, 9, 16000
+# Batch of the example input; like its length it stays dynamic in the export.
+_BATCH = 2
 
 
 def _library() -> Any:
@@ -97,7 +97,7 @@ def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
         declared = _read(folder / "tokenizer_config.json").get("model_input_names")
         default = _TEXT if getattr(config, "type_vocab_size", 0) > 1 else _TEXT[:2]
         names = [name for name in _TEXT if name in takes and name in (declared or default)]
-        ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % int(config.vocab_size)
+        ids = torch.arange(_BATCH * 9).reshape(_BATCH, 9) % int(config.vocab_size)
         values = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
         return {name: values[name] for name in names}, {name: {0: "batch", 1: "sequence"} for name in names}
     if main == "pixel_values":
@@ -106,7 +106,7 @@ def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
         shape = (_BATCH, int(getattr(config, "num_channels", 3)), int(height), int(width))
         return {main: torch.rand(shape)}, {main: {0: "batch"}}
     if main == "input_values" and not hasattr(config, "num_mel_bins"):
-        return {main: torch.rand(_BATCH, _FRAMES)}, {main: {0: "batch", 1: "length"}}
+        return {main: torch.rand(_BATCH, 16_000)}, {main: {0: "batch", 1: "length"}}
     raise Refused(f"{type(model).__name__} takes {main}, not texts, images or waveforms: give the .onnx")
 
 

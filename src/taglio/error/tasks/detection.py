@@ -23,15 +23,11 @@ from taglio.error.tasks.outputs import Outputs, Setting, prototypes, shapes
 from taglio.errors import BadData
 
 CLASS_NAMES = "names"  # Ultralytics' metadata key
-# The distance between unknown priors, in units of their size.
-_APART = 1e6
-# Score threshold for average precision, boxes kept per image, and the IoU of non-maximum suppression.
-_LOW_SCORE, _MOST_BOXES, _NMS_IOU = 0.001, 300, 0.65
+# Boxes kept per image.
+_MOST_BOXES = 300
 _STRIDES = (8, 16, 32)
-# Strides that a head may have outputs for, and the columns of its boxes: four distances, or four distributions over 8,
-# 16 or 17 cells. Cells have at most three boxes.
-_ANY_STRIDES, _BOX_COLUMNS, _PER_CELL = (8, 16, 32, 64, 128), (4, 32, 64, 68), 3
-_MOST_CLASSES = 9999  # of a class that quantising may have spoiled
+# The columns of a head's boxes: four distances, or four distributions over 8, 16 or 17 cells.
+_BOX_COLUMNS = (4, 32, 64, 68)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class Boxes:
 
 def read_boxes(outputs: Outputs, setting: Setting) -> Boxes:
     """Boxes above the task's score threshold; with labels, all that count for an average precision."""
-    score = _LOW_SCORE if setting.labelled else setting.parameters["score"]
+    score = 0.001 if setting.labelled else setting.parameters["score"]
     return decode(outputs, setting.image, score, class_count(setting.metadata))
 
 
@@ -181,11 +177,9 @@ def heads_by_stride(shapes: Mapping[str, tuple[int, ...]], image: tuple[int, int
     the names of both; none if there are fewer than two strides. Exporters write boxes behind scores."""
     heads: list[tuple[int, str, str]] = []
     rows = {name: shape[-2] for name, shape in shapes.items() if len(shape) in (2, 3) and shape[:-2] in ((), (1,))}
-    for stride in _ANY_STRIDES:
+    for stride in (8, 16, 32, 64, 128):
         cells = _cells(image, stride)
-        own = [
-            name for name, count in rows.items() if count in [per_cell * cells for per_cell in range(1, _PER_CELL + 1)]
-        ]
+        own = [name for name, count in rows.items() if count in (cells, 2 * cells, 3 * cells)]
         boxes = [name for name in own if shapes[name][-1] in _BOX_COLUMNS]
         if boxes and len(own) > 1:
             heads.append((stride, next(name for name in own if name != boxes[-1]), boxes[-1]))
@@ -264,13 +258,13 @@ def _corners(rows: np.ndarray) -> np.ndarray:
         return rows
     if (rows[:, 2:] >= 0.0).all():
         return _from_centres(rows)
-    places = np.stack([_APART * np.arange(len(rows)), np.zeros(len(rows))], axis=1)
+    places = np.stack([1e6 * np.arange(len(rows)), np.zeros(len(rows))], axis=1)
     return _from_centres(np.concatenate([places + rows[:, :2], np.exp(np.clip(rows[:, 2:], -20.0, 20.0))], axis=1))
 
 
 def _one_hot(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Scores [n, classes] of boxes that have one class each."""
-    kinds = np.clip(np.rint(classes), 0, _MOST_CLASSES).astype(np.int64)
+    kinds = np.clip(np.rint(classes), 0, 9999).astype(np.int64)  # quantising may have spoiled a class
     one_hot = np.zeros((len(scores), int(kinds.max(initial=0)) + 1))
     one_hot[np.arange(len(scores)), kinds] = scores
     return one_hot
@@ -320,7 +314,7 @@ def _suppressed(boxes: Boxes) -> Boxes:
             break
         rest = order[place + 1 :]
         overlap = _iou(boxes.corners[index : index + 1], boxes.corners[rest])[0]
-        alive[place + 1 :] &= ~((overlap > _NMS_IOU) & (boxes.classes[rest] == boxes.classes[index]))
+        alive[place + 1 :] &= ~((overlap > 0.65) & (boxes.classes[rest] == boxes.classes[index]))
     return Boxes(boxes.corners[kept], boxes.scores[kept], boxes.classes[kept])
 
 

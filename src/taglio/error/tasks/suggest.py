@@ -14,9 +14,7 @@ from taglio.model.inputs import spec_of
 from taglio.model.load import Model
 
 Shape = tuple[int, ...]
-# Token classifiers have at most this many labels; wider outputs are hidden states, unless as wide as a vocabulary.
-_MOST_LABELS = 64
-_SMALLEST_EMBEDDING, _EMBEDDINGS = 32, ("embed", "feature", "pooled", "pooler")
+_EMBEDDINGS = ("embed", "feature", "pooled", "pooler")
 # Ultralytics' metadata, which names classes too.
 _ULTRALYTICS = dict.fromkeys(("detect", "segment", "pose", "obb"), "detection") | {"classify": "top1"}
 _MOVERS = ("Identity", "Transpose", "Reshape")
@@ -112,7 +110,8 @@ def suggest(
     for output in floats:
         if len(output.shape) == 3 and tokens:
             classes = output.shape[2]
-            if classes in vocabularies or 1 < classes <= _MOST_LABELS or "logits" in output.name.lower():
+            # Wider outputs are hidden states, unless as wide as a vocabulary.
+            if classes in vocabularies or 1 < classes <= 64 or "logits" in output.name.lower():
                 width = "as many classes as there are tokens" if classes in vocabularies else "classes for each token"
                 return Suggestion("tokens", f"output {output} has {width}")
     return _of_vector(floats, pooled, rows)
@@ -178,7 +177,7 @@ def _of_vector(floats: Sequence[ModelPort], pooled: Sequence[str], rows: Collect
         return None
     first = floats[0]
     for output in floats:
-        vector = len(output.shape) == 2 and (output.shape[1] == 0 or output.shape[1] >= _SMALLEST_EMBEDDING)
+        vector = len(output.shape) == 2 and (output.shape[1] == 0 or output.shape[1] >= 32)
         if vector and (output.name in pooled or any(word in output.name.lower() for word in _EMBEDDINGS)):
             return Suggestion("similarity", f"output {output} is one vector for each input")
     if len(first.shape) == 2 and first.shape[1] > 1 and first.shape[0] in {0, 1, *rows}:

@@ -14,8 +14,6 @@ from taglio.error.tasks.outputs import Outputs, Setting, scores_of
 from taglio.errors import BadData
 
 CHARACTERS = "character"  # metadata key of a recogniser's characters, one per line
-# Blanks stand between characters: read as one, the blank is about half of them, and no character is so frequent.
-_BLANKS = 0.4
 
 
 def best_path(scores: np.ndarray, blank: int) -> list[int]:
@@ -74,7 +72,8 @@ def another_blank(texts: Sequence[Sequence[object]], setting: Setting) -> str:
     """A line if another class than `blank` seems to be the blank of `texts`, given as classes, or ""."""
     counts = Counter(chain.from_iterable(texts))
     often = [(kind, count / counts.total()) for kind, count in counts.most_common(1) if len(counts) > 1]
-    if setting.labelled or not often or often[0][1] < _BLANKS:
+    # Blanks stand between characters: read as one, the blank is about half of them, and no character is so frequent.
+    if setting.labelled or not often or often[0][1] < 0.4:
         return ""
     (kind, share), blank = often[0], setting.parameters["blank"]
     return (

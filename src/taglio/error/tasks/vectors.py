@@ -19,11 +19,7 @@ from taglio.error.tasks.outputs import (
 from taglio.errors import BadData, plural
 
 IGNORED = -100  # the label that PyTorch's cross entropy ignores
-_VOID = 255  # the class of pixels to leave out of a labelled map
-_FEWEST = 4  # answers, for a line that they are all one class
-_SAME = 1e-6  # similarities differ by less where rounding alone tells embeddings apart
 _FLAT = -2.0  # below any cosine: a sample is not its own neighbour
-_ODD_SIZES = 0.05  # by which rounding may change the proportions of a map
 
 
 def read_top1(outputs: Outputs, _: Setting) -> np.ndarray:
@@ -62,9 +58,9 @@ def share(evidence: Sequence[np.ndarray], _: Setting) -> float:
 
 
 def one_class(truths: Sequence[np.ndarray], setting: Setting) -> str:
-    """A line if the labels, or else the float model's answers, are all one class, or ""."""
+    """A line if the labels, or else the float model's answers, are all one class (if there are four), or ""."""
     kinds = {int(kind) for classes in truths for kind in np.unique(classes)} - {IGNORED}
-    if len(kinds) != 1 or len(truths) < _FEWEST:
+    if len(kinds) != 1 or len(truths) < 4:
         return ""
     whose = "all labels are" if setting.labelled else "the float model always answers"
     return f"{whose} class {kinds.pop()}, so a model that knows no other agrees: check the data and their preprocessing"
@@ -121,7 +117,8 @@ def _channels_last(shape: tuple[int, ...], image: tuple[int, int] | None) -> boo
     """Whether the image's proportions are those of [N, H, W, C] and not of [N, C, H, W]."""
 
     def fits(height: int, width: int) -> bool:
-        return image is not None and abs(height * image[1] / (width * image[0]) - 1.0) < _ODD_SIZES
+        # Rounding may change the proportions of a map.
+        return image is not None and abs(height * image[1] / (width * image[0]) - 1.0) < 0.05
 
     return fits(shape[1], shape[2]) and not fits(shape[2], shape[3])
 
@@ -129,7 +126,7 @@ def _channels_last(shape: tuple[int, ...], image: tuple[int, int] | None) -> boo
 def map_label(label: np.ndarray) -> np.ndarray:
     """The class of each pixel, flat; 255 and negative classes are ignored."""
     classes = whole_numbers(label)
-    return np.where((classes < 0) | (classes == _VOID), IGNORED, classes)
+    return np.where((classes < 0) | (classes == 255), IGNORED, classes)
 
 
 def overlaps(pixels: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
@@ -231,5 +228,5 @@ def _similarities(evidence: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np
 
 
 def _alike(similar: np.ndarray) -> bool:
-    """Whether all embeddings are the same, from their similarities."""
-    return bool(np.ptp(similar[np.triu_indices(len(similar), 1)]) < _SAME)
+    """Whether all embeddings are the same but for rounding, from their similarities."""
+    return bool(np.ptp(similar[np.triu_indices(len(similar), 1)]) < 1e-6)

@@ -1,0 +1,222 @@
+"""An evolutionary search for placements with a short critical path.
+
+Successive pools of placements are improved by many small changes. A change gives another device or precision to all
+ancestors or all descendants of a block, a branch, a run of blocks, or one block, or copies such a part from another
+placement of the pool; and the ancestors of a block may run earlier. All changed placements are replayed block by block
+(replay.py), the best of them are simulated, and the best of those stay, no two with nearly the same value. Each
+component and crossing must gain a minimum: smaller gains are below the accuracy of predictions.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from taglio.cluster.planning.path_search import PathSearch
+from taglio.cluster.planning.problem import Totals
+from taglio.cluster.planning.replay import NEVER, Replay, Timetable
+
+# Placements kept in the pool.
+POOL = 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """A simulated placement, its value with what its components and copies must gain, and the order of its blocks."""
+
+    rank: float
+    labels: np.ndarray
+    totals: Totals
+    order: int
+
+
+class Pool:
+    """The best placements so far of all models together, by simulation: `members`, best first."""
+
+    def __init__(self, search: PathSearch, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
+        """`tables` are those of the models. Tensors are sent as int8 if that saves `price` seconds per whole error
+        bound used."""
+        self.search = search
+        problem = self.problem = search.assembled.problem
+        self.forms = len(problem.forms)
+        self.models = [table.nodes for table in tables]
+        self.replays = [Replay(table, price) for table in tables]
+        self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
+        self.random = np.random.default_rng(seed)
+        self.groups = np.concatenate([groups(table) for table in tables])
+        self.own, self.uppers = search.of_labels()
+        self.members: list[Member] = []
+        # Block orders, by model.
+        self.orders = [[list(range(len(nodes))) for nodes in self.models]]
+
+    def add(self, labels: np.ndarray, order: int = 0, most: int = 8) -> None:
+        """Simulate the `most` best of these placements (placement, node), and keep those among the pool's best."""
+        values, factors, levels = self._replayed(labels, order)
+        ranks = values * factors
+        worst = self.members[-1].rank if len(self.members) == POOL else inf
+        seen, tried = {_level(member.rank) for member in self.members}, list[int]()
+        for index in np.argsort(ranks, kind="stable").tolist():
+            if len(tried) == most or ranks[index] >= worst:
+                break
+            if _level(ranks[index]) not in seen:
+                seen.add(_level(ranks[index]))
+                tried.append(index)
+        members = list(self.members)
+        for index in tried:
+            split = self._totals(labels[index], levels[index])
+            if self.search.kept(split):
+                value, totals = min(
+                    ((self.search.worth(placement), placement) for placement in (split, replace(split, levels=()))),
+                    key=lambda pair: pair[0],
+                )
+                members.append(Member(value * float(factors[index]), labels[index], totals, order))
+        best: dict[int, Member] = {}
+        for member in sorted(members, key=lambda member: member.rank):
+            best.setdefault(_level(member.rank), member)
+        self.members = list(best.values())[:POOL]
+
+    def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
+        """Evolve until the deadline, until the best is good enough, or until `patience` rounds bring no improvement."""
+        stalled = 0
+        while stalled < patience and self.members and time.perf_counter() < deadline:
+            best = self.members[0].rank
+            if best <= good_enough:
+                return
+            if self.random.random() < 0.5:
+                self.orders.append(self._new_order())
+                order = len(self.orders) - 1
+            else:
+                order = self._better().order
+            self.add(self._changed(self.orders[order]), order)
+            stalled = 0 if self.members[0].rank < best * (1.0 - 1e-6) else stalled + 1
+
+    def _new_order(self) -> list[list[int]]:
+        if self.random.random() < 0.3:
+            return [replay.order(self.random) for replay in self.replays]
+        before = self.orders[self._better().order]
+        return [replay.hastened(order, self.random) for replay, order in zip(self.replays, before, strict=True)]
+
+    def _replayed(self, labels: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By placement: its value by replay, infinite if it surely breaks a limit; the factor for its number of
+        components and copies; and the levels of its nodes."""
+        search, every = self.search, np.arange(labels.shape[1])
+        played = [
+            replay.play(labels[:, nodes.start : nodes.stop], own)
+            for replay, nodes, own in zip(self.replays, self.models, self.orders[order], strict=True)
+        ]
+        latency = np.stack([replayed.latency_s for replayed in played], axis=1) @ search.shares
+        sums = self.own[every, labels].sum(axis=1)
+        noise = sum(replayed.noise for replayed in played)
+        limits = np.array([bound.upper for bound in self.problem.noises]) * (1.0 + 1e-9)
+        over = (sums[:, 1:] > self.uppers).any(axis=1) | (noise > limits).any(axis=1) | (latency >= NEVER * 1e-3)
+        value = np.where(over, inf, search.objective.latency * latency + sums[:, 0])
+        handled = sum(replayed.copies + replayed.component.max(axis=1) for replayed in played)
+        # Each component and each copy sent must gain this share of the request's cost.
+        return value, 1.0 + 3e-4 * handled, np.concatenate([replayed.component for replayed in played], axis=1)
+
+    def _totals(self, labels: np.ndarray, levels: np.ndarray) -> Totals:
+        copies = np.zeros((len(self.problem.values), len(self.problem.devices)), dtype=np.intp)
+        for replay, nodes in zip(self.replays, self.models, strict=True):
+            replay.copies(labels[nodes.start : nodes.stop].tolist(), copies)
+        return replace(self.search.costs.totals(labels, copies), levels=tuple(levels.tolist()))
+
+    def _changed(self, order: Sequence[Sequence[int]]) -> np.ndarray:
+        """Changed copies of placements in the pool, better ones more often."""
+        random = self.random
+        count = min(400, 20 * len(self.problem.nodes))
+        labels = np.array([self._better().labels for _ in range(count)])
+        for row in labels:
+            for _ in range(1 + int(random.integers(3) * random.random())):
+                nodes = self._part(order)
+                draw = random.random()
+                if draw < 0.65:  # to another device
+                    to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
+                elif draw < 0.75:  # in another precision
+                    to = row[nodes] // self.forms * self.forms + random.integers(self.forms)
+                else:  # copied from another placement
+                    to = self.members[random.integers(len(self.members))].labels[nodes]
+                may = self.allowed[nodes, to]
+                row[nodes[may]] = to[may]
+        return labels
+
+    def _better(self) -> Member:
+        """A random member, better ones more often."""
+        place = self.random.exponential(POOL / 3)
+        return self.members[int(place) % len(self.members)]
+
+    def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
+        """A group of nodes, a run of eight blocks on average, or one block."""
+        random = self.random
+        draw = random.random()
+        if draw < 0.5:
+            return np.asarray(np.flatnonzero(self.groups[int(random.integers(len(self.groups)))]))
+        model = int(random.integers(len(order)))
+        first, own = int(random.integers(len(order[model]))), order[model]
+        size = 1 + (int(random.exponential(8.0)) if draw < 0.8 else 0)
+        return self.models[model].start + np.array(own[first : first + size])
+
+
+def _level(value: float) -> int:
+    """Values with the same level are nearly the same: they differ by less than 0.2 %."""
+    return round(float(np.log(max(value, 1e-12))) / 2e-3)
+
+
+def evolve(search: PathSearch, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
+    """Evolve the search's best placement and the placements on one device, and offer it the results. Pools run in turn,
+    each until it stops improving, because their results differ by several percent, until four in turn bring nothing."""
+    seed = fruitless = 0
+    while search.value > good_enough and fruitless < 4 and time.perf_counter() < deadline:
+        pool, before = _begun(search, tables, seed), search.value
+        pool.run(deadline, min(60, len(search.problem.nodes)), good_enough=good_enough)
+        for member in pool.members[:4]:
+            search.offer(member.totals)
+        seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
+
+
+def _begun(search: PathSearch, tables: Sequence[Timetable], seed: int) -> Pool:
+    problem = search.problem
+    assert search.best is not None, "give the search at least one placement"
+    pool = Pool(search, tables, price=search.value, seed=seed)
+    starts = [list(search.best.labels)]
+    for device in range(len(problem.devices)):
+        here = search.costs.label_device == device
+        # In the first form allowed there; on another device if there is none.
+        starts.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1).tolist())
+        search.offer(search.costs.totals(starts[-1]))
+    pool.add(np.unique(np.array(starts), axis=0), most=POOL)
+    return pool
+
+
+def groups(table: Timetable) -> np.ndarray:
+    """Groups of nodes that may move together, for every node of a model: itself with all its ancestors, all its
+    descendants, the descendants reached only through it, or the ancestors that lead only to it. Distinct masks over the
+    problem's nodes."""
+    before = [[way.producer for way in ways] for ways in table.reads]
+    masks = np.unique(together(before, [bool(ways) for ways in table.answers]), axis=0)
+    group_masks = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
+    group_masks[:, table.nodes.start : table.nodes.stop] = masks
+    return group_masks
+
+
+def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
+    """The groups of a graph: `before` are the nodes that each node reads from, None for an input; `ends` marks nodes
+    that the caller reads."""
+    after: list[list[int | None]] = [[None] if end else [] for end in ends]
+    leads, comes_alone, leads_alone = (np.eye(len(before), dtype=bool) for _ in range(3))
+    for node, sources in enumerate(before):
+        for source in sources:
+            if source is not None:
+                leads[node] |= leads[source]
+                after[source].append(node)
+    # Dominators: a node's are those shared by all its predecessors, and itself.
+    for table, order, next_to in (
+        (comes_alone, range(len(before)), before),
+        (leads_alone, reversed(range(len(before))), after),
+    ):
+        for node in order:
+            near = [neighbour for neighbour in next_to[node] if neighbour is not None]
+            if near and len(near) == len(next_to[node]):
+                table[node] |= np.logical_and.reduce(table[near])
+    return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])

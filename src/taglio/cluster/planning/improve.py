@@ -1,0 +1,66 @@
+"""Local search: improve a labelling by single moves at given prices. Proves nothing."""
+
+import numpy as np
+
+from taglio.cluster.planning.costs import Costs
+from taglio.cluster.planning.problem import surrounded
+from taglio.cluster.planning.tables import Priced
+
+# Rounds of local search.
+_ROUNDS = 12
+
+
+def improve(
+    costs: Costs, priced: Priced, multipliers: np.ndarray, labels: np.ndarray, offered: np.ndarray, good_enough: float
+) -> tuple[float, np.ndarray]:
+    """Local search by single moves over the labels `offered`, a mask (nodes, labels): at good prices the Lagrangian's
+    labelling is nearly optimal, but breaks a limit or leaves part of one unused. Returns the objective (infinite if a
+    limit stays broken) and the labels. Moves that share no value are additive, so each round takes many."""
+    labels = labels.copy()
+    total, use = costs.by_move(priced, labels)
+    uppers = costs.uppers
+    penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.05 * abs(total[0])
+    nodes, to = np.nonzero(offered)
+    first = np.searchsorted(nodes, np.arange(costs.nodes + 1))
+    change = costs.changes(priced, labels, use, nodes, to)
+
+    def merit(sums: np.ndarray) -> np.ndarray:
+        over = np.maximum(0.0, sums[..., 1:] - uppers)
+        # The fixed penalty makes breaking a limit, however slightly, cost more than it could gain.
+        return np.asarray(sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1))
+
+    def feasible() -> bool:
+        return bool((total[1:] <= uppers + 1e-9).all()) and total[0] < 1e8
+
+    for _ in range(_ROUNDS):
+        stale, open_ = np.zeros(costs.nodes, dtype=bool), np.ones(len(nodes), dtype=bool)
+        while len(nodes):
+            now, after = float(merit(total)), np.where(open_, merit(total + change), np.inf)
+            best = int(after.argmin())
+            if after[best] >= now - 1e-9 * abs(now):
+                break
+            total = total + change[best]
+            labels[nodes[best]] = to[best]
+            near = costs.near[nodes[best]]
+            stale[near] = True
+            for other in near.tolist():
+                open_[first[other] : first[other + 1]] = False
+        if not stale.any() or (feasible() and total[0] <= good_enough):
+            break
+        total, use = costs.by_move(priced, labels)
+        again = np.flatnonzero(stale[nodes])
+        change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
+    total, use = costs.by_move(priced, labels)
+    for _ in range(_ROUNDS):  # no part of the priced problem: labels that their neighbours' forbid
+        forbidden = np.zeros((costs.nodes, costs.labels), dtype=bool)
+        for each in surrounded(costs.problem, labels):
+            forbidden[each.node] |= each.labels
+        moves = np.flatnonzero(forbidden[nodes].any(axis=1) & ~forbidden[nodes, to])
+        if not len(moves):
+            break
+        after = merit(total + costs.changes(priced, labels, use, nodes[moves], to[moves]))
+        moves = moves[np.argsort(after, kind="stable")]
+        _, cheapest = np.unique(nodes[moves], return_index=True)
+        labels[nodes[moves[cheapest]]] = to[moves[cheapest]]
+        total, use = costs.by_move(priced, labels)
+    return (float(total[0]) if feasible() else np.inf), labels

@@ -1,0 +1,105 @@
+"""The best placement so far by simulated latency, once its components are merged. Proposes no placement."""
+
+import time
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from taglio.cluster.planning.assemble import Assembled
+from taglio.cluster.planning.costs import TOLERANCE, Costs
+from taglio.cluster.planning.describe import beyond_blocks
+from taglio.cluster.planning.problem import LATENCY, Copies, Totals
+from taglio.cluster.planning.resources import request_shares
+from taglio.cluster.planning.schedule import Scheduler
+from taglio.cluster.planning.simulate import simulate
+from taglio.cluster.planning.workload import Objective
+
+
+class PathSearch:
+    """Keeps the best placement by simulation, as weighed by an objective."""
+
+    def __init__(self, assembled: Assembled, objective: Objective) -> None:
+        self.assembled, self.objective = assembled, objective
+        problem = self.problem = assembled.problem
+        self.costs = Costs(problem)
+        self.shares = request_shares(assembled.workloads)
+        self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
+        self.latencies = {resource.name for resource in problem.resources if resource.kind == LATENCY}
+        # The weights of summed seconds in the objective: the simulated latency counts instead.
+        self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in problem.resources])
+        # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
+        self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
+        self.uppers = np.array([problem.resources[i].upper for i in self.limited])
+        self.best: Totals | None = None
+        self.value = inf
+
+    def worth(self, totals: Totals) -> float:
+        """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
+        ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
+        besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
+        return self.objective.latency * float(self.shares @ ends_s) + besides_latency
+
+    def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
+        """The amounts that labels alone add to the value except latency, and to the limits except those on latency
+        (node, label, 1 + limits); and, for these limits, the most that a placement may add."""
+        costs, rows = self.costs, np.flatnonzero([row.name not in self.latencies for row in self.costs.rows])
+        unary = costs.sums.unary
+        besides_latency = unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed
+        own = np.concatenate([besides_latency[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
+        return own, (costs.uppers + costs.saved + TOLERANCE)[rows]
+
+    def kept(self, totals: Totals) -> bool:
+        """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
+        than to the sum of seconds."""
+        return self.latencies.issuperset(totals.broken) and self._has_room(totals)
+
+    def _has_room(self, totals: Totals) -> bool:
+        """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
+        if not self.limited:
+            return True
+        beyond = beyond_blocks(self.assembled, [scheduler.placed(totals) for scheduler in self.schedulers])
+        amounts = (totals.resources + beyond)[self.limited]
+        if self.best is None:
+            self.uppers = np.maximum(self.uppers, amounts)
+        return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
+
+    def offer(self, totals: Totals) -> None:
+        """Keep a placement if it is within the limits and, once its components are merged, the best so far. Merging is
+        tried up to 1.3 times the best value."""
+        if self.kept(totals) and (value := self.worth(totals)) <= 1.3 * self.value:
+            totals, value = self._merged(totals, value)
+            if value < self.value:
+                self.best, self.value = totals, value
+
+    def polish(self, deadline: float, *, good_enough: float) -> None:
+        """Give single copies of the best placement another form while that shortens it. The evolution chooses the forms
+        of all copies by one price."""
+        tried = inf
+        while self.best is not None and good_enough < self.value < tried:
+            tried = self.value
+            for value, device in np.argwhere(self.best.copies):
+                for form in (Copies.FLOAT, Copies.INT8):
+                    if time.perf_counter() > deadline:
+                        return
+                    copies = self.best.copies.copy()
+                    copies[value, device] = form
+                    totals = self.costs.totals(self.best.labels, copies)
+                    self.offer(replace(totals, levels=self.best.levels))
+
+    def _merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
+        """The placement with components that follow one another on a device merged where that costs nothing."""
+        problem = self.problem
+        device = np.array(totals.labels) // len(problem.forms)
+        for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.levels else ():
+            on_place = (problem.model == model) & (device == place)
+            target, *higher = np.unique(np.array(totals.levels)[on_place])
+            for level in higher:
+                levels = np.array(totals.levels)
+                levels[on_place & (levels == level)] = target
+                tried = replace(totals, levels=tuple(levels.tolist()))
+                if (worth := self.worth(tried)) <= value and self._has_room(tried):
+                    totals, value = tried, worth
+                else:
+                    target = level
+        return totals, value
