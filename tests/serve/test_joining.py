@@ -95,7 +95,7 @@ def asked(connection: http.client.HTTPConnection, name: str, feed: Mapping[str, 
 
 @pytest.mark.whole
 @pytest.mark.alone
-@pytest.mark.parametrize("seconds", [1.5, pytest.param(20.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.slow)])
 def test_every_answer_is_that_of_the_request_alone(tmp_path: Path, seconds: float) -> None:
     """Twelve clients send requests of one to three rows, some malformed, to models that must and must not join."""
     models = {**ALONE, **JOINED, **SHARED_ALONE}
