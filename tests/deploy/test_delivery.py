@@ -168,7 +168,7 @@ def test_the_readme_says_how_to_run_the_model_and_its_python_runs(runtime: str, 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_snippet_in_cpp_compiles_and_runs(at_once: int, tmp_path: Path) -> None:
     import openvino as package  # noqa: PLC0415 - optional
 
