@@ -69,11 +69,11 @@ _RUNS = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """What forms could save in one place: by block the form and its seconds, and by all else `other_s`. To be faster
+    """What forms could save in one place: by block the seconds of each form, and by all else `other_s`. To be faster
     than the fastest float model by the least gain, a plan there must save `needed_s`."""
 
     place: str
-    saved: Mapping[str, tuple[str, float]]
+    saved_s: Mapping[str, Mapping[str, float]]
     other_s: float
     needed_s: float
 
@@ -221,7 +221,10 @@ class _PlaceRace:
         scale = self.float_s / kernels_s if kernels_s > 0.0 else 1.0
         forms = {row.variant.form: self.profiles[row.variant.form] for row in self.rows if row.seconds is not None}
         low = forms.pop(BFLOAT16.name, floats)
-        saved = {block: (form, scale * seconds) for block, (form, seconds) in saved_by_block(floats, forms).items()}
+        saved_s = {
+            block: {form: scale * seconds for form, seconds in by_form.items()}
+            for block, by_form in saved_by_block(floats, forms).items()
+        }
         other_s = scale * sum(
             max(0.0, seconds - min((profile.tensors_s.get(tensor, 0.0) for profile in forms.values()), default=seconds))
             for tensor, seconds in floats.tensors_s.items()
@@ -229,7 +232,7 @@ class _PlaceRace:
         # bfloat16 changes answers so little that its limit is not looked for here.
         gains_s = (seconds - low.blocks_s.get(block, 0.0) for block, seconds in floats.blocks_s.items())
         other_s += scale * sum(gain_s for gain_s in gains_s if gain_s > 0.0)
-        return Room(self.place, saved, other_s, self.float_s - most_s)
+        return Room(self.place, saved_s, other_s, self.float_s - most_s)
 
     @property
     def int8(self) -> Measurement | None:
@@ -333,24 +336,31 @@ class _Screening:
         scheme = replace(self.scheme, uncalibrated=tuple(kept))
         forms = {form.name: form for form in precisions(scheme)}
         meter = work.meter(work.switchable(scheme), _BOUND_INPUTS)
-        # A block may also be faster because of its neighbours' forms: such a saving costs no error of its own.
-        able = {
-            block: form
-            for block, (form, _) in room.saved.items()
-            if form in forms and forms[form].fits(work.graph.block(block))
-        }
-        saved_s = {block: room.saved[block][1] for block in able}
-        free_s = room.other_s + sum(seconds for block, (_, seconds) in room.saved.items() if block not in able)
-        errors: dict[str, float] = {}
-        by_saving = sorted(saved_s, key=saved_s.__getitem__, reverse=True)
-        for block in reported(by_saving, "each block alone", work.progress):
-            errors[block] = meter.error({block: forms[able[block]]})
-            if most_saved({name: saved_s[name] for name in errors}, errors, self._max_loss) >= room.needed_s:
+        able, free_s = dict[str, dict[str, float]](), room.other_s
+        for block, saved_s in room.saved_s.items():
+            fits = {
+                form: saved_s[form] for form in saved_s if form in forms and forms[form].fits(work.graph.block(block))
+            }
+            fastest = max(saved_s, key=saved_s.__getitem__)
+            if fastest in fits:
+                able[block] = fits
+            else:  # it is faster because of its neighbours' forms: such a saving costs no error of its own
+                free_s += saved_s[fastest]
+        errors: dict[tuple[str, str], float] = {}
+        pairs = [(block, form) for block, saved_s in able.items() for form in saved_s]
+        by_saving = sorted(pairs, key=lambda pair: able[pair[0]][pair[1]], reverse=True)
+        for block, form in reported(by_saving, "each block alone", work.progress):
+            errors[block, form] = meter.error({block: forms[form]})
+            known = {
+                name: {form: saved for form, saved in able[name].items() if (name, form) in errors} for name in able
+            }
+            if most_saved(known, errors, self._max_loss) >= room.needed_s:
                 return ""
-            if free_s + most_saved(saved_s, errors, _LENIENT * self._max_loss) < room.needed_s:
+            if free_s + most_saved(able, errors, _LENIENT * self._max_loss) < room.needed_s:
+                limit = f"{self._metric.title} {self._metric.limit(self._max_loss, 2)}"
                 return (
-                    f"within {self._metric.limit(self._max_loss, 2)} no plan can be faster than float32 here: "
-                    "the blocks that save time change the answers too much"
+                    f"with the {limit} no plan can be faster than float32 here: the blocks that save time change the "
+                    "answers too much"
                 )
         return ""
 
@@ -490,9 +500,9 @@ def _hopeless(result: _PlaceRace, graph: Graph) -> str:
     if not graph.choices():
         return f"no block has another form than float32{graph.refusal()}"
     int8 = result.int8
-    if int8 is None or int8.seconds is None:
+    if int8 is None or int8.seconds is None or int8.float_s is None:
         return "no form that was raced can be faster than float32"
-    float_ms, int8_ms = result.float_s * 1e3, int8.seconds * 1e3
+    float_ms, int8_ms = int8.float_s * 1e3, int8.seconds * 1e3  # of one race: the machine's speed changes between races
     if int8_ms > float_ms:
         return f"int8 is slower here: about {int8_ms:.3g} ms for {float_ms:.3g}, and no mix of forms can be faster"
     return (
