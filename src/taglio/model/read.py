@@ -47,6 +47,8 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
     proto = parsed(path, data)
     if not proto.opset_import or not (proto.graph.node or _passes_on(proto.graph)):
         raise BadModel(f"{path}: holds no ONNX graph ({len(data):,} bytes read): export it again")
+    if not proto.graph.output:
+        raise BadModel(f"{path}: the graph has no outputs: export it with some")
     external = [tensor for tensor in weights.tensors(proto) if weights.in_file(tensor)]
     try:
         for tensor in external:
