@@ -170,9 +170,9 @@ def _hopeless(result: PlaceRace, graph: Graph) -> str:
     if not graph.choices():
         return f"no block has another form than float32{graph.refusal()}"
     int8 = result.int8
-    if int8 is None or int8.seconds is None:
+    if int8 is None or int8.seconds is None or int8.float_s is None:
         return "no form that was raced can be faster than float32"
-    float_ms, int8_ms = result.float_s * 1e3, int8.seconds * 1e3
+    float_ms, int8_ms = int8.float_s * 1e3, int8.seconds * 1e3  # of one race: the machine's speed changes between races
     if int8_ms > float_ms:
         return f"int8 is slower here: about {int8_ms:.3g} ms for {float_ms:.3g}, and no mix of forms can be faster"
     return (
