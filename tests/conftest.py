@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from taglio.confirm import race
 from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
 from taglio.embedded import digits_data
+from taglio.flow import threads
 from taglio.profile import busy, waking
 from tests.end_to_end.command import SCHEME, Case, taglio
 from tests.models import digits_model, pyramid, saved
@@ -69,12 +71,15 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def brief() -> Iterator[None]:
     """What is timed in this process is not timed again because of the tests beside it, and seldom waits; races are
-    short and believed, since tests run beside others."""
+    short and believed, however wide their interval is, since tests run beside others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(busy, "STAT", Path("/nothing"))
         patch.setattr(waking, "_WAITS", 3)
-        patience = Patience(openings=4, choosing=2, seconds=2.0, slow_seconds=2.0, most_pairs=5, doubt=0.5)
+        patience = Patience(
+            openings=4, choosing=2, half_width=inf, seconds=2.0, slow_seconds=2.0, most_pairs=5, doubt=0.5
+        )
         patch.setattr(race, "USUAL", patience)
+        patch.setattr(threads, "_PATIENCE", patience)
         yield
 
 
@@ -193,7 +198,7 @@ def workspace(tiny_staged: Staged, tmp_path: Path) -> Path:
 def _staged(case: Case, factory: pytest.TempPathFactory, name: str, bound: float, effort: float) -> Staged:
     def make(folder: Path) -> Any:
         out = folder / "out"
-        how = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", effort, "-o", out)
+        how = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--threads", 1, "--effort", effort, "-o", out)
         runs: dict[str, tuple[object, ...]] = {
             "profile": (*case.arguments(), *how),
             "error": (out, "--effort", effort),

@@ -10,8 +10,10 @@ import pytest
 
 import taglio
 from taglio.compare import measure
-from taglio.lab import build, error, opening, optimize, place, plan, profile, result, run
+from taglio.flow import error, opening, optimize, place, profile, result, run
+from taglio.lab import build
 from taglio.runtimes.places import refusal
+from taglio.search import decide
 
 CLUSTER = """
 start = "camera"
@@ -30,7 +32,7 @@ bandwidth_mbit_s = 50
 latency_ms = 5
 """
 ORDER = (
-    opening.Model, profile.profile_model, error.error_model, plan.plan_model, build.build, run.run_model, place.place,
+    opening.Model, profile.profile_model, error.error_model, decide.plan_model, build.build, run.run_model, place.place,
     optimize.optimize, result.Result, measure.compare_backends,
 )  # fmt: skip
 

@@ -157,7 +157,7 @@ def watch(event, arguments):
     elif event.split(".")[0] in ("socket", "subprocess") or event in ("os.mkdir", "os.rename", "os.fork", "os.system"):
         sys.exit(f"{event} {arguments}")
 
-for name in ("highspy", "msgspec", "numpy", "onnx", "onnxruntime.quantization", "PIL.Image", "rich"):
+for name in ("highspy", "msgspec", "numpy", "onnx", "PIL.Image", "rich"):
     importlib.import_module(name)
 
 import onnxruntime

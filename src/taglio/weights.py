@@ -327,14 +327,19 @@ def _relocate(tensor: TensorProto, location: Path | str) -> None:
     refer(tensor, location, offset, length)
 
 
+def no_room(folder: Path, needed: int, why: str) -> BadModel:
+    """The error for a disk that does not take `needed` bytes of weights."""
+    free = shutil.disk_usage(folder).free
+    return BadModel(
+        f"{folder}: cannot hold {needed / 1e6:,.1f} MB of weights ({why}; {free / 1e6:,.1f} MB free): set TMPDIR to a "
+        "disk with enough space"
+    )
+
+
 @contextlib.contextmanager
 def _disk(folder: Path, needed: int) -> Iterator[None]:
     """Raise BadModel, with the space needed and free, when the disk is full."""
     try:
         yield
     except OSError as error:
-        free = shutil.disk_usage(folder).free
-        raise BadModel(
-            f"{folder}: cannot hold {needed / 1e9:.1f} GB of weights ({error.strerror}; {free / 1e9:.1f} GB free): "
-            "set TMPDIR to a disk with enough space"
-        ) from None
+        raise no_room(folder, needed, error.strerror or str(error)) from None

@@ -18,7 +18,7 @@ from tests.backend_suite.misbehave import misbehave
 from tests.backend_suite.pool import Died, run_all
 from tests.models import conv_relu_chain, parsed
 
-SAMPLE, GRAPHS = 130, 24
+SAMPLE, GRAPHS = 90, 16
 
 
 def news(found: dict[str, Outcome]) -> list[str]:

@@ -1,6 +1,8 @@
 """Exported repositories hold what was delivered, and only where the answers are the same."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -54,6 +56,16 @@ def test_a_changed_file_is_not_exported(delivery: Delivery, tmp_path: Path) -> N
         file.write(b"\0")
     with pytest.raises(BadArtifact, match=f"{name}: changed since it was delivered"):
         exported(delivery.folder, tmp_path / "out", OVMS)
+
+
+def test_a_full_disk_is_said_in_one_line(delivery: Delivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(BadArtifact, match=r"out: the disk is full: free some space"):
+        exported(delivery.folder, tmp_path / "out", PLAIN)
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_outside_the_folder_is_exported(delivery: Delivery) -> None:

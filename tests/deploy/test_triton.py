@@ -79,6 +79,7 @@ def test_requests_are_joined_where_rows_keep_apart(tmp_path: Path) -> None:
     [
         (Way(1, 1, 4), 4, []),
         (Way(1, 2, 4), 4, ["each of 2 instances", "measured with one session that all callers shared"]),
+        (Way(2, 2, 4, shared=True), 4, ["each of 2 instances", "measured with one session that all callers shared"]),
         (Way(2, 3), 0, ["each of 3 instances", "as measured", "not joined: one item in a run was the fastest way"]),
     ],
 )

@@ -80,10 +80,13 @@ def begun(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
 
 
 def quick(case: Case, out: Path, *options: object) -> Ran:
-    """An optimisation with little effort, in ONNX Runtime unless another is asked for: tests compare with it."""
+    """An optimisation with little effort, in ONNX Runtime unless another is asked for: tests compare with it. With one
+    thread, since tests run beside others."""
     scheme = () if "--scheme" in options else ("--scheme", SCHEME)
     runtime = () if "--runtime" in options else ("--runtime", "onnxruntime")
-    return taglio("optimize", *case.arguments(), *scheme, *runtime, "--effort", 0.01, "-o", out, *options)
+    return taglio(
+        "optimize", *case.arguments(), *scheme, *runtime, "--threads", 1, "--effort", 0.01, "-o", out, *options
+    )
 
 
 def refused(ran: Ran, *words: object, code: int = 2) -> str:

@@ -19,6 +19,11 @@ def cut_short(path: Path) -> tuple[str, ...]:
     return ("cut short", "bytes", "export it again")
 
 
+def pointer(path: Path) -> tuple[str, ...]:
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 102400\n")
+    return ("Git LFS", "run git lfs pull")
+
+
 def misspelt(path: Path) -> tuple[str, ...]:
     proto = conv_relu_chain()
     proto.graph.node[1].op_type = "Reluu"
@@ -31,7 +36,7 @@ def nowhere(path: Path) -> tuple[str, ...]:
     return ("no such file",)
 
 
-@pytest.mark.parametrize("make", [cut_short, misspelt, nowhere])
+@pytest.mark.parametrize("make", [cut_short, pointer, misspelt, nowhere])
 def test_a_model_that_cannot_be_planned(
     make: Callable[[Path], tuple[str, ...]], tmp_path: Path, workspace: Path, tiny: Case
 ) -> None:

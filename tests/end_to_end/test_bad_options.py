@@ -33,6 +33,7 @@ def test_a_bound_that_is_no_bound(bound: str, tiny: Case, workspace: Path) -> No
         (("--seed", "-1"), ("--seed", "-1 must be at least 0")),
         (("--threads", "100000"), ("--threads", "100000 is more than", "cores")),
         (("--keep-float", "nothing*"), ("nothing*", "taglio inspect")),
+        (("--out", ""), ("--out", "must be a path, but is empty")),
         (("--swiftly",), ("--swiftly",)),
     ],
     ids=" ".join,

@@ -16,7 +16,7 @@ from taglio.profile.stopwatch import Stopwatch
 from taglio.search import search
 from tests.end_to_end.command import SCHEME, Case, taglio
 
-# docs/design.md lists the functions.
+# docs/design.md lists the functions; tests/test_pages.py counts that list.
 MOST = 8
 PACKAGE = Path(str(package.__file__)).parent
 PLACES: tuple[tuple[Any, str], ...] = (
@@ -43,6 +43,7 @@ def functions_from_command() -> list[str]:
     return names[::-1]
 
 
+@pytest.mark.slow
 def test_a_command_reaches_what_it_works_with_in_at_most_eight_functions(
     few_digits: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

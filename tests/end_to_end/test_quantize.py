@@ -160,6 +160,15 @@ def test_the_model_itself_is_not_overwritten(tiny: Case, tmp_path: Path) -> None
     assert model.read_bytes() == before
 
 
+def test_the_data_are_not_overwritten(tiny: Case, tmp_path: Path) -> None:
+    data = Path(shutil.copy(tiny.data, tmp_path))
+    before = data.read_bytes()
+    refused(taglio("quantize", tiny.model, "--data", data, "-o", data), "--out", "is the data itself")
+    calibration = ("--data", tiny.data, "--calibration", data)
+    refused(taglio("quantize", tiny.model, *calibration, "-o", data), "--out", "is the calibration data itself")
+    assert data.read_bytes() == before
+
+
 def test_a_device_is_not_replaced(tiny: Case, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     refused(taglio("quantize", *tiny.arguments(), "-o", tmp_path / "pipe"), "not a regular file: choose another name")

@@ -16,7 +16,7 @@ from tests.end_to_end.command import taglio as command
 from tests.models import Sketch
 
 # Blocks that are forced into int8 are studied, however slow they are; with this effort on all inputs.
-STUDIED = ("--force-int8", "*", "--effort", 0.3)
+STUDIED = ("--force-int8", "*", "--effort", 0.1)
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,11 @@ from taglio.flow.check import check
 from taglio.flow.outcome import Outcome
 from taglio.flow.promise import Checked, Promise, Verdict
 from taglio.profile.machine import describe
+from taglio.report import terminal
 from taglio.runtimes.way import Way
 from taglio.ways.result import Figure, Rate
 from taglio.weights import sha256
-from tests.end_to_end.command import SCHEME, Case, taglio
+from tests.end_to_end.command import Case, quick, taglio
 
 HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOWN, Verdict.REPORTED
 
@@ -29,10 +30,15 @@ HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOW
 def finished(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace whose plan has int8 blocks, however busy the machine is: they are forced."""
     folder = tmp_path_factory.mktemp("finished") / "out"
-    forced = ("--force-int8", "/fine/*", "--scheme", SCHEME, "--runtime", "onnxruntime")
-    ran = taglio("optimize", *few_digits.arguments(), "--max-error", "2%", *forced, "--effort", 0.01, "-o", folder)
+    ran = quick(few_digits, folder, "--max-error", "2%", "--force-int8", "/fine/*")
     assert ran.code == 0, ran.err
     return folder
+
+
+@pytest.fixture(scope="module")
+def unchanged(finished: Path) -> Checked:
+    """What is found where nothing changed."""
+    return check(finished)
 
 
 @pytest.fixture
@@ -46,12 +52,15 @@ def row(result: Checked, name: str) -> Promise:
     return next(promise for promise in result.promises if promise.name == name)
 
 
-def test_nothing_is_broken_where_nothing_changed(finished: Path) -> None:
-    result = check(finished)
+def test_nothing_is_broken_where_nothing_changed(unchanged: Checked, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("files", "onnxruntime", "processor", "settings", "samples", "error"):
-        assert row(result, name).verdict is HOLDS, row(result, name)
-    assert row(result, "error").now in row(result, "error").then
-    assert "×" in row(result, "speed-up").now
+        assert row(unchanged, name).verdict is HOLDS, row(unchanged, name)
+    assert row(unchanged, "error").now in row(unchanged, "error").then
+    assert "×" in row(unchanged, "speed-up").now
+    terminal.checked(unchanged)
+    table = capsys.readouterr().out
+    assert "unchanged" in table
+    assert table.splitlines()[-1].startswith(("every promise", "a promise is broken"))  # of speed, on a busy machine
 
 
 def test_a_changed_file_is_named_and_nothing_is_run(out: Path) -> None:
@@ -92,16 +101,28 @@ def test_inputs_that_break_the_limit_are_told_from_those_that_keep_it(out: Path,
     assert result.exit_code == 5
 
 
-def test_one_input_is_judged_by_the_parts_of_the_data_of_then(finished: Path, tmp_path: Path) -> None:
-    """Of one input every logit has a scale of its own; a logit near 0 was reported as 205 % off."""
+@pytest.fixture(scope="module")
+def elsewhere(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    """What is found with one input, on another processor."""
+    data = tmp_path_factory.mktemp("one") / "one.npz"
     with np.load(json.loads((finished / "setup.json").read_text())["body"]["data"]) as arrays:
-        image = arrays["image"][:1]
-    np.savez(tmp_path / "one.npz", image=image)
-    now = row(check(finished, tmp_path / "one.npz"), "error on new data").now
+        np.savez(data, image=arrays["image"][:1])
+    other = replace(describe(), processor="another", instructions=("avx2", "avx512_vnni", "avx512_bf16"))
+    return check(finished, data, machine=other)
+
+
+def test_one_input_is_judged_by_the_parts_of_the_data_of_then(elsewhere: Checked) -> None:
+    """Of one input every logit has a scale of its own; a logit near 0 was reported as 205 % off."""
+    now = row(elsewhere, "error on new data").now
     assert float(now.partition("%")[0]) < 10.0, now
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", "null", '{"inputs": 1}', "{", '{"sha256": {}}'])
+def test_another_processor_is_reported_and_its_speed_is_not_judged(elsewhere: Checked) -> None:
+    assert row(elsewhere, "processor").verdict is REPORTED
+    assert row(elsewhere, "speed-up").verdict is REPORTED
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"sha256": {}}'])
 def test_a_damaged_description_is_one_line(out: Path, content: str) -> None:
     (out / "deploy" / "deploy.json").unlink()
     (out / "deploy" / "deploy.json").write_text(content)
@@ -169,22 +190,10 @@ def test_without_its_data_the_error_cannot_be_said_and_the_speed_is_still_judged
     assert result.exit_code in (5, 6)  # the speed of a busy machine may break its own promise
 
 
-def test_another_processor_is_reported_and_its_speed_is_not_judged(finished: Path) -> None:
-    other = replace(describe(), processor="another", instructions=("avx2", "avx512_vnni", "avx512_bf16"))
-    result = check(finished, machine=other)
-    assert row(result, "processor").verdict is REPORTED
-    assert row(result, "speed-up").verdict is REPORTED
-
-
-@pytest.mark.parametrize(
-    ("promised", "verdict"), [(Figure(0.02, 0.01, 0.03), HOLDS), (Figure(500.0, 400.0, 600.0), BROKEN)]
-)
-def test_where_the_way_was_chosen_for_a_rate_the_capacity_is_judged(
-    out: Path, promised: Figure, verdict: Verdict
-) -> None:
-    promise_rate(out, promised)
+def test_where_the_way_was_chosen_for_a_rate_the_capacity_is_judged(out: Path) -> None:
+    promise_rate(out, Figure(500.0, 400.0, 600.0))
     result = check(out)
-    assert row(result, "capacity").verdict is verdict, row(result, "capacity")
+    assert row(result, "capacity").verdict is BROKEN, row(result, "capacity")
     assert "speed-up" not in {promise.name for promise in result.promises}
     assert "× " in row(result, "capacity").now
 
@@ -219,10 +228,3 @@ def test_a_workspace_without_anything_delivered_is_refused_in_one_line(out: Path
     ran = taglio("check", out)
     assert ran.code == 2
     assert "nothing was delivered here: run taglio build first" in ran.err
-
-
-def test_the_table_ends_with_the_verdict(finished: Path) -> None:
-    ran = taglio("check", finished)
-    assert ran.code in (0, 5)
-    assert "unchanged" in ran.out
-    assert ran.out.splitlines()[-1].startswith(("every promise", "a promise is broken"))

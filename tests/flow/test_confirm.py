@@ -11,8 +11,8 @@ import taglio
 from taglio.confirm.race import Patience
 from taglio.flow.confirm import confirmed, raced_inputs
 from taglio.flow.opening import Model
-from taglio.plan.one_machine import describe
 from taglio.plan.result import Limits, Plan
+from taglio.plan.tables import Tables
 from tests.models import Sketch, exact, saved
 
 QUICK = Patience(openings=4, seconds=2.0, most_pairs=9)
@@ -33,12 +33,12 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.fixture(scope="module")
 def plans(work: Model) -> tuple[Plan, Plan]:
     """A plan of which every second block is int8, so that each tensor is converted; and the float model."""
-    profile = taglio.profile_model(work, scheme=exact(), effort=0.02)
-    error = taglio.error_model(work, profile, effort=0.02)
+    profile = taglio.profile_model(work, scheme=exact(), effort=0.005)
+    error = taglio.error_model(work, profile, effort=0.005)
     names = [block.name for block in work.settled(profile.scheme).graph.candidates()][::2]
     others = [block.name for block in work.graph.blocks if block.name not in names]
-    slow = taglio.plan_model(work, profile, error, max_error=0.5, force_int8=names, keep_float=others, effort=0.02)
-    as_float = taglio.plan_model(work, profile, error, max_error=0.5, keep_float=["*"], effort=0.02)
+    slow = taglio.plan_model(work, profile, error, max_error=0.5, force_int8=names, keep_float=others, effort=0.005)
+    as_float = taglio.plan_model(work, profile, error, max_error=0.5, keep_float=["*"], effort=0.005)
     assert slow.assignment()
     assert not as_float.assignment()
     return slow, as_float
@@ -84,8 +84,8 @@ def test_a_source_that_is_faster_once_simplified_is_told(tmp_path: Path) -> None
     # Weights that a caller may replace are inputs as well: ONNX Runtime multiplies them in every run.
     model.graph.input.extend(onnx.helper.make_tensor_value_info(name, 1, (400, 400)) for name in factors)
     work = Model(saved(model, tmp_path), {"x": g.rng.normal(0, 1, (12, 400)).astype(np.float32)}, threads=1)
-    profile = taglio.profile_model(work, scheme=exact(), effort=0.02)
-    as_float = describe(work.graph, profile, None, Limits(0.5), {}, status="measured")
+    profile = taglio.profile_model(work, scheme=exact(), effort=0.005)
+    as_float = Tables(work.graph, profile).describe(Limits(0.5), {})
     result = confirmed(work, [as_float], as_float, QUICK)
     assert result.speedup is None
     (remark,) = result.remarks

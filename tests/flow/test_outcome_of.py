@@ -7,7 +7,8 @@ from taglio.flow.outcome_of import points
 from taglio.plan.result import Placement
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
-from taglio.search.ledger import NOT_RACED, Answers, Measurement, Variant
+from taglio.search.ledger import Answers, Measurement, Variant
+from taglio.search.places import Places
 from tests.search.test_finalists import ORT, ledger, timed, tried
 
 
@@ -17,12 +18,12 @@ def test_every_place_says_what_became_of_it() -> None:
         replace(timed("int8", ORT, 1.0, 0.04, holds=False), answers=Answers(0.05, 0.05, None)),
         timed("float32", NAME, 3.0),
     )
-    places = [
+    places = (
         Measurement(Variant(ORT, "float32"), 1.0, 1.0, 0.0, 1.0),
         Measurement(Variant(NAME, "float32"), 2.0, 2.0, 0.0, 2.0),
         Measurement(Variant(GPU, "float32"), refused="no GPU"),
-    ]
-    rows = points(entries, places, NOT_RACED)
+    )
+    rows = points(entries, Places(places))
     assert [(row.name, row.runtime) for row in rows] == [
         ("int8", ORT), ("float32", ORT), ("float32", NAME), ("float32", GPU)
     ]  # fmt: skip
@@ -38,11 +39,11 @@ def test_plans_that_were_not_timed_are_points_with_their_forms() -> None:
     )
     refused = replace(refused, refused="OpenVINO cannot load it")
     entries = ledger(timed("float32", ORT, 2.0), timed("int8", ORT, 1.0, 0.04, holds=False), last, refused)
-    *_, row, out = points(entries, (), NOT_RACED)
+    *_, row, out = points(entries, Places(()))
     assert (row.name, row.latency, row.error, row.forms) == ("tried 3", None, 0.02, {"conv": "int8"})
     assert (out.latency, out.reason) == (None, "OpenVINO cannot load it")
 
 
 def test_an_error_that_is_not_finite_is_not_shown_as_one() -> None:
-    (row,) = points(ledger(timed("int8", ORT, 1.0, inf, holds=False)), (), NOT_RACED)
+    (row,) = points(ledger(timed("int8", ORT, 1.0, inf, holds=False)), Places(()))
     assert (row.error, row.reason) == (None, "an output would lose its information")

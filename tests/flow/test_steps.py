@@ -15,6 +15,7 @@ from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
 from taglio.flow.run import run_steps
 from taglio.lab.work import Work
+from taglio.model.inputs import spec_of
 from taglio.model.state import suggested
 from tests.stateful import PRESENT, STATES, WIDE, inputs, network, written
 
@@ -76,6 +77,19 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
     assert told("output scores", "input image") == []
     assert told("mask_out y", "x mask") == []  # only passed on
     assert told("output", "input") == told("hn cn", "h0 c0") == []  # nothing is left to give data for
+
+
+def test_lengths_are_no_states_unless_a_state_is_there() -> None:
+    def told(text: str) -> list[tuple[str, str]]:
+        proto = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]> g {text}""")
+        return list(suggested([spec_of(value) for value in proto.graph.input], proto.graph))
+
+    lengths = "int64[batch] lens, float[batch, 8] x"
+    out = "float[batch, 8] y, int64[batch] out_lens"
+    body = "one = Constant <value_int = 1> () out_lens = Add (lens, one) y = Relu (x)"
+    assert told(f"({lengths}) => ({out}) {{ {body} }}") == []
+    cached = f"({lengths}, float[batch, 8] past) => ({out}, float[batch, 8] present)"
+    assert told(f"{cached} {{ {body} present = Add (past, x) }}") == [("out_lens", "lens"), ("present", "past")]
 
 
 @pytest.mark.parametrize("read", ["Identity (h)", "Reshape (h, one)"])

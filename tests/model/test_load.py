@@ -81,6 +81,10 @@ def without_operators(proto: onnx.ModelProto) -> None:
     del proto.graph.node[:]
 
 
+def without_outputs(proto: onnx.ModelProto) -> None:
+    del proto.graph.output[:]
+
+
 def of_another_domain(proto: onnx.ModelProto) -> None:
     proto.graph.node[1].domain = "ai.acme"
     proto.opset_import.append(helper.make_opsetid("ai.acme", 1))
@@ -94,6 +98,7 @@ def reading_what_nothing_writes(proto: onnx.ModelProto) -> None:
     ("change", "words"),
     [
         (without_operators, ["holds no ONNX graph"]),
+        (without_outputs, ["the graph has no outputs"]),
         (of_another_domain, ['operator Relu (relu1) has the custom domain "ai.acme"']),
         (reading_what_nothing_writes, ["ONNX Runtime", "nowhere"]),
     ],

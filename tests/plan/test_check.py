@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 
 from taglio.plan.check import PlanIsWrong, check
-from taglio.plan.one_machine import describe, make_plan, noise_limits
+from taglio.plan.one_machine import make_plan, noise_limits
 from taglio.plan.result import Limits, Plan
+from taglio.plan.tables import Tables
 from taglio.quantize.effective import effective
 from tests.examples import examples
 from tests.plan import made_up
@@ -19,7 +20,7 @@ from tests.plan.made_up import INT8, Problem, Sketch, assignments, error_of, for
 @given(made_up.problems(5))
 def test_it_reckons_every_assignment_as_the_profile_does(problem: Problem) -> None:
     for chosen in assignments(problem.graph, Limits(None)):
-        plan = describe(problem.graph, problem.profile, problem.error, Limits(None), chosen)
+        plan = Tables(problem.graph, problem.profile, problem.error).describe(Limits(None), chosen)
         noise = {output.output: output.noise(problem.graph, chosen) for output in problem.error.outputs}
         check(problem.graph, problem.profile, problem.error, plan, noise)
 
@@ -28,7 +29,7 @@ def test_it_reckons_every_assignment_as_the_profile_does(problem: Problem) -> No
 @given(made_up.problems(5))
 def test_a_noise_above_its_limit_is_refused(problem: Problem) -> None:
     chosen = effective(problem.graph, {block.name: INT8 for block in made_up.choosers(problem.graph)}, INT8)
-    plan = describe(problem.graph, problem.profile, problem.error, Limits(None), chosen)
+    plan = Tables(problem.graph, problem.profile, problem.error).describe(Limits(None), chosen)
     for output in problem.error.outputs:
         noise = output.noise(problem.graph, chosen)
         if noise > 0.0:
@@ -81,7 +82,7 @@ def test_a_plan_that_was_changed_is_refused(change: Callable[[Plan], Plan], word
     times = {(block.name, name): 1.0 if name == "int8" else 9.0 for block in graph.blocks for name in forms(block)}
     flows = dict.fromkeys(tensor.name for tensor in made_up.origins(graph).values())
     profile, error = profile_of(graph, times, dict.fromkeys(flows, (1.0, 1.0, 1.0, 1.0))), error_of(graph, ())
-    plan = make_plan(graph, profile, error, Limits(1.0))
+    plan = make_plan(Tables(graph, profile, error), Limits(1.0))
     check(graph, profile, error, plan, noise_limits(error, 1.0, 1.0))
     with pytest.raises(PlanIsWrong, match=words):
         check(graph, profile, error, change(plan), {})

@@ -11,6 +11,7 @@ from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan, pinned
 from taglio.plan.program import Program, Solution
 from taglio.plan.result import Limits, Plan
+from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
 from tests.examples import examples
@@ -34,7 +35,7 @@ def solved(graph: Graph, profile: Profile, error: ErrorModel | None, limits: Lim
 
     Rows of a program hold within a millionth, so assignments that close to a limit may count or not.
     """
-    plan = make_plan(graph, profile, error, limits, gap=1e-7)
+    plan = make_plan(Tables(graph, profile, error), limits, gap=1e-7)
     lenient, _ = cheapest(graph, profile, error, limits, LENIENT)
     strict, wanted = cheapest(graph, profile, error, limits, -LENIENT)
     if plan.status == "infeasible":
@@ -205,7 +206,7 @@ def test_movement_reads_what_steers_it_in_the_type_of_what_it_moves() -> None:
     times |= {("conv0", "int8"): 1.0, ("conv3", "int8"): 1.0}
     flows = dict.fromkeys(tensor.name for tensor in made_up.origins(graph).values())
     profile = profile_of(graph, times, dict.fromkeys(flows, (0.0, 0.0, 2.0, 2.0)))
-    plan = make_plan(graph, profile, None, Limits(None), gap=1e-7)
+    plan = make_plan(Tables(graph, profile), Limits(None), gap=1e-7)
     assert named(plan.assignment()) == {"conv0": "int8", "move2": "int8", "conv3": "int8"}
     # The input of conv0, the steering input and the output change their types.
     assert plan.predicted_latency_s.value == pytest.approx((2 + 1 + 10 + 2 + 10 + 1 + 2) * 1e-6)
@@ -214,6 +215,6 @@ def test_movement_reads_what_steers_it_in_the_type_of_what_it_moves() -> None:
 def test_a_solver_without_time_leaves_the_model_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, profile, error = noisy(1e-4, 1.0)
     monkeypatch.setattr(Program, "minimise", lambda *_, **__: Solution("limit", None, inf, -inf))
-    plan = make_plan(graph, profile, error, Limits(1e9))
+    plan = make_plan(Tables(graph, profile, error), Limits(1e9))
     assert (plan.status, plan.gap, plan.assignment()) == ("time limit", inf, {})
-    assert make_plan(graph, profile, error, Limits(1e9, int8_blocks=("conv0",))).status == "infeasible"
+    assert make_plan(Tables(graph, profile, error), Limits(1e9, int8_blocks=("conv0",))).status == "infeasible"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -13,7 +14,7 @@ from taglio.model.graph import build
 from taglio.model.load import load
 from taglio.profile.machine import Machine
 from taglio.report import inspected
-from tests.models import Sketch, digits_model, saved
+from tests.models import Sketch, digits_model, parsed, saved
 
 VNNI, AVX2 = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16"), ("avx2",)
 
@@ -84,6 +85,21 @@ def test_a_model_without_int8_forms_is_expected_to_gain_nothing(
     told = capsys.readouterr().out
     assert "no gain from int8 is expected: no block has an int8 form" in told
     assert "blocks that stay float: 1 (ONNX Runtime has no int8 Exp on the CPU)" in told
+
+
+def test_operations_in_bodies_are_not_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = parsed(
+        """(bool flag, float[1,4] x) => (float[1,4] y) {
+            s = MatMul (x, w)
+            y = If (flag) <
+                then_branch = a () => (float[1,4] p) { p = Relu (s) },
+                else_branch = b () => (float[1,4] q) { q = MatMul (s, w) }
+            >
+        }""",
+        {"w": np.ones((4, 4))},
+    )
+    assert main(["inspect", str(saved(proto, tmp_path))]) == 0
+    assert "100 % of the operations outside If are in blocks" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_suggested_command_line_is_one_that_is_understood() -> None:

@@ -184,6 +184,10 @@ def test_parts_and_doubts_of_the_outcome_are_shown(material: Material, outcome: 
     header = read(page.render(replace(material, outcome=doubted))).sections["header"]
     said = ("scores <b>", "is constant", "busy", "few & far", "upper end (95\u00a0%)", "2.00\u00a0%", "3.00\u00a0%")
     assert [words for words in said if words not in header] == []
+    assert "error, worst input" in header
+    worst = replace(doubted, metric=replace(outcome.metric, worst_input=True))
+    header = read(page.render(replace(material, outcome=worst))).sections["header"]
+    assert "error of the worst input" in header and "worst input, worst input" not in header
 
 
 def test_errors_by_input_are_drawn_beside_the_limit(material: Material, outcome: Outcome) -> None:

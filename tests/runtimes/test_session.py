@@ -1,6 +1,7 @@
 """One form of session whichever runtime holds the model."""
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -118,3 +119,11 @@ def test_a_signal_after_sessions_of_openvino_reaches_its_handler(tmp_path: Path)
     )
     command = [sys.executable, "-c", code, str(saved(pyramid(), tmp_path))]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "came\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_is_not_the_models_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
+    with pytest.raises(BadModel, match=r"/dev: cannot hold .*the disk is full; 0\.0 MB free\): set TMPDIR"):
+        open_session(pyramid(), ONE, save_optimized=Path("/dev/full"))

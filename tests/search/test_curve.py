@@ -10,7 +10,7 @@ from taglio.plan.result import Limits
 from taglio.search import curve as module
 from taglio.search.curve import curve
 
-GRAPH: Any = SimpleNamespace(choices=lambda: [1])
+TABLES: Any = SimpleNamespace(graph=SimpleNamespace(choices=lambda: [1]), error="studied", float_s=1.0)
 
 
 @pytest.fixture
@@ -19,18 +19,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     seen: list[float] = []
 
     def make_plan(*given: Any, **_: object) -> object:
-        seen.append(given[3].max_error)
-        latency = SimpleNamespace(value=1.0 / (100.0 * given[3].max_error))
+        seen.append(given[1].max_error)
+        latency = SimpleNamespace(value=1.0 / (100.0 * given[1].max_error))
         return SimpleNamespace(status="optimal", predicted_latency_s=latency, assignment=lambda: {"a": 1})
 
     monkeypatch.setattr(module, "make_plan", make_plan)
-    monkeypatch.setattr(module, "predict", lambda *_: SimpleNamespace(total_s=1.0))
     return seen
 
 
 def levels(limits: Limits, base: float = 0.0, ahead: float = 1.0) -> list[tuple[float, float]]:
-    anything: Any = object()
-    found = curve(GRAPH, anything, anything, limits, base=base, ahead=ahead)
+    found = curve(TABLES, limits, base=base, ahead=ahead)
     return [(round(each.max_error, 6), round(each.speed_up, 6)) for each in found]
 
 

@@ -11,7 +11,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
 from taglio.search.finalists import finalists, on_one_scale
-from taglio.search.ledger import NOT_RACED, Entry, Floats, Key, Ledger
+from taglio.search.ledger import Entry, FloatModels, Key, Ledger
 
 ORT = "onnxruntime"
 INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
@@ -75,8 +75,8 @@ def test_races_of_several_places_are_scaled_by_their_float_models() -> None:
         NAME: raced(NAME, float32=4.0, int8=2.0, plan1=3.0),  # the machine was half as fast
         GPU: raced(GPU, float32=1.0, int8=0.5),
     }
-    floats = Floats({ORT: wall(3.0), NAME: wall(2.0), GPU: wall(1.0)}, others=0.2)
-    race = on_one_scale(races, floats, {ORT: 0.0, NAME: 0.0, GPU: 0.004})
+    walls = {ORT: wall(3.0), NAME: wall(2.0), GPU: wall(1.0)}
+    race = on_one_scale(races, FloatModels({ORT: 0.0, NAME: 0.0, GPU: 0.004}, walls, others=0.2))
     assert seconds_of(race) == {
         ("float32", ORT): 3.0, ("float32", NAME): 2.0, ("int8", NAME): 1.0, ("plan1", NAME): 1.5,
         ("float32", GPU): 1.0, ("int8", GPU): 0.5,
@@ -87,9 +87,9 @@ def test_races_of_several_places_are_scaled_by_their_float_models() -> None:
 
 
 def test_float_takes_part_where_nothing_is_planned_with_the_error_of_the_place() -> None:
-    floats = Floats({ORT: wall(3.0), GPU: wall(2.0)})
+    walls = {ORT: wall(3.0), GPU: wall(2.0)}
     for base, holds in ((0.004, True), (0.02, False)):
-        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, floats, {ORT: 0.0, GPU: base})
+        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, FloatModels({ORT: 0.0, GPU: base}, walls))
         there = race.entries["float32", GPU]
         assert (there.error, there.holds, there.plan.status) == (base, holds, "measured")
         assert there.predicted_s == 2.0
@@ -97,7 +97,7 @@ def test_float_takes_part_where_nothing_is_planned_with_the_error_of_the_place()
 
 
 def test_with_one_place_its_own_race_counts() -> None:
-    race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.0)}, NOT_RACED, {ORT: 0.0})
+    race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.0)}, FloatModels({ORT: 0.0}))
     assert seconds_of(race) == {("float32", ORT): 3.0, ("int8", ORT): 2.0}
 
 

@@ -7,15 +7,16 @@ import pytest
 from taglio.embedded import digits_data
 from taglio.error.loss import Metric
 from taglio.errors import MeasurementFailed
+from taglio.flow import profile
 from taglio.flow.opening import Model
 from taglio.lab.lab import Lab
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.openvino import NAME
-from taglio.search import places, profile
+from taglio.search import places
 from taglio.search.ledger import Measurement, Variant
-from taglio.search.places import float_everywhere, profiled, usable
+from taglio.search.places import Places, float_everywhere, profiled
 from tests.models import digits_model
 
 ORT, GPU = "onnxruntime", "onnxruntime-cuda"
@@ -34,7 +35,7 @@ def test_the_place_with_the_fastest_float_model_is_profiled_first() -> None:
 
 def test_a_place_that_is_out_is_not_usable() -> None:
     beyond = "the float model alone uses up the limit there"
-    assert usable([place(ORT, 10.0), place(NAME, 4.0, 0.05, beyond)]) == {ORT: 0.0}
+    assert Places((place(ORT, 10.0), place(NAME, 4.0, 0.05, beyond))).floats.errors == {ORT: 0.0}
 
 
 def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +60,6 @@ def test_with_one_runtime_nothing_is_timed_and_the_missing_places_say_why(monkey
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(places, "refusal", lambda name: "" if name == ORT else "it is not installed here")
     found = float_everywhere(work, 0.01, Metric())
-    assert usable(found.rows) == {ORT: 0.0}
+    assert found.floats.errors == {ORT: 0.0}
     refused = {row.variant.runtime: row.refused for row in found.rows if row.refused}
     assert refused == dict.fromkeys((NAME,), "it is not installed here")

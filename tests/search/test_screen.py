@@ -143,6 +143,30 @@ def test_a_model_that_does_not_run_in_float_is_no_schemes_fault(work: Work, monk
         screen(work, None, 0.01, Metric())
 
 
+def test_int8_is_compared_with_float_in_the_same_race(work: Work) -> None:
+    int8 = Measurement(Variant(ORT, INT8, blocks=3), 0.0012, 0.001, 0.01, 0.0012, kept=True)
+    twice_as_slow = {"float_s": 0.002, "score_s": 0.002, "least_s": 0.002}
+    race = form_race.PlaceRace(
+        place=ORT, base=0.0, **twice_as_slow, rows=(int8,), schemes={}, timed={}, profiles={}, opening_s=1.0
+    )
+    assert module._hopeless(race, work.graph).startswith("int8 is slower here: about 1.2 ms for 1, and")
+
+
+def test_a_form_that_keeps_the_limit_counts_where_a_faster_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features of ±1000 that the product ignores leave int8 no step for the others."""
+    g = Sketch(8)
+    weights = g.rng.normal(0, 1, (256, 64))
+    weights[:128] = 0.0  # whole blocks of int8-weights
+    product = g.op("MatMul", g.input("x", 8, 256), g.constant(weights))
+    data = np.random.default_rng(0).standard_normal((12, 8, 256)).astype(np.float32)
+    data[..., :128] *= 1000.0
+    work = Model(g.model(g.rename(product, "y")), {"x": data}, threads=1, runtime=ORT).at(LITTLE)
+    raced(monkeypatch, {INT8: 0.3, "int8-weights": 0.6}, {})
+    result = screen(work, None, 0.02, Metric())
+    assert (result.planned, result.why) == ((ORT,), "")
+    assert "w8" in result.scheme.uncalibrated
+
+
 def test_a_form_counts_only_where_plans_are_made() -> None:
     def row(form: str, place: str) -> Measurement:
         return Measurement(Variant(place, form, blocks=3), 1.0, 2.0, 0.01, 1.0, kept=True)

@@ -15,6 +15,7 @@ from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
+from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.search import search as module
 from taglio.search.ledger import Entry
@@ -28,7 +29,7 @@ from tests.search.made_up import Hidden, chain
 def search(
     graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, measure: Hidden, **how: Any
 ) -> list[Entry]:
-    return module.search(graph, profile, error, limits, cast("ErrorMeter", measure), **how)
+    return module.search(Tables(graph, profile, error), limits, cast("ErrorMeter", measure), **how)
 
 
 def honest(tried: list[Entry], measure: Hidden, limits: Limits) -> None:
@@ -55,7 +56,7 @@ def test_it_comes_near_the_fastest_plan_that_truly_holds(factor: float, bound: f
     honest(tried, measure, limits)
     # Had the model known the factor and no doubt:
     clear = error_of(graph, error.outputs)
-    ideal = make_plan(graph, profile, clear, Limits(bound / factor)).predicted_latency_s.value
+    ideal = make_plan(Tables(graph, profile, clear), Limits(bound / factor)).predicted_latency_s.value
     assert best(tried, 1), "nothing holds"
     found = latency(best(tried, 1)[0])
     assert ideal * (1 - 1e-6) <= found <= 1.1 * ideal
@@ -83,7 +84,7 @@ def test_room_under_the_bound_is_used() -> None:
 def test_a_plan_close_to_the_bound_needs_no_second_solve() -> None:
     graph, profile, error = chain(upper_log=0.0)
     limits = Limits(0.02)
-    first = make_plan(graph, profile, error, limits)
+    first = make_plan(Tables(graph, profile, error), limits)
     factor = 0.99 * 0.02 / error.predict(graph, first.assignment())
     assert len(search(graph, profile, error, limits, Hidden(graph, error, factor))) == 1
 
@@ -121,7 +122,7 @@ def test_pins_that_only_the_upper_end_of_the_model_breaks_are_measured() -> None
     pinned = tuple(block.name for block in choosers(graph)[:3])
     reached = error.predict(graph, dict.fromkeys(pinned, INT8))
     measure, limits = Hidden(graph, error, 0.9), Limits(reached, int8_blocks=pinned)
-    assert make_plan(graph, profile, error, limits).status == "infeasible"
+    assert make_plan(Tables(graph, profile, error), limits).status == "infeasible"
     tried = search(graph, profile, error, limits, measure)
     honest(tried, measure, limits)
     assert best(tried, 1), "three pinned blocks hold the bound by themselves"
@@ -173,20 +174,20 @@ def test_a_truth_that_cannot_be_computed_with_is_a_broken_bound() -> None:
 
 
 def test_the_best_are_the_fastest_of_those_that_hold_and_a_fallback_is_one_of_them() -> None:
-    graph, profile, error = chain()
+    tables = Tables(*chain())
     limits = Limits(0.02)
-    everything = {block.name: INT8 for block in choosers(graph)}
+    everything = {block.name: INT8 for block in choosers(tables.graph)}
     tried = [
-        from_rule("other", graph, profile, error, limits, Evidence({}, 0.0, 0.0, {})),
-        from_rule("other", graph, profile, error, limits, Evidence(everything, 0.03, 0.03, {})),
-        from_rule("other", graph, profile, error, limits, Evidence({"conv0": INT8, "conv1": INT8}, 0.02, 0.02, {})),
+        from_rule("other", tables, limits, Evidence({}, 0.0, 0.0, {})),
+        from_rule("other", tables, limits, Evidence(everything, 0.03, 0.03, {})),
+        from_rule("other", tables, limits, Evidence({"conv0": INT8, "conv1": INT8}, 0.02, 0.02, {})),
     ]
     assert [each.holds for each in tried] == [True, False, True]
     assert best(tried, 5) == [tried[2], tried[0]]
     assert best(tried, 1) == [tried[2]]
     assert best([], 1) == []
     assert set(tried[1].plan.assignment()) == set(everything) and tried[1].plan.measured_error == 0.03
-    assert from_rule("other", graph, profile, error, Limits(None), Evidence(everything, 0.9, 0.9, {})).holds
+    assert from_rule("other", tables, Limits(None), Evidence(everything, 0.9, 0.9, {})).holds
 
 
 def test_pins_that_no_plan_keeps_leave_the_least_error_of_a_plan_not_of_float() -> None:
@@ -194,7 +195,7 @@ def test_pins_that_no_plan_keeps_leave_the_least_error_of_a_plan_not_of_float() 
     name = choosers(graph)[0].name
     limits = Limits(0.01, float_blocks=(name,), int8_blocks=(name,))
     plans = [
-        from_rule("other", graph, profile, error, limits, Evidence(forms, loss, loss, {}))
+        from_rule("other", Tables(graph, profile, error), limits, Evidence(forms, loss, loss, {}))
         for forms, loss in (({}, 0.0), ({name: INT8}, 0.03))
     ]
     assert not any(plan.holds for plan in plans)
@@ -230,7 +231,7 @@ def test_a_measured_plan_is_predicted_to_have_the_error_that_it_had() -> None:
     lost = replace(others[0], error=inf, loss=None)
     limited = replace(others[1].plan.limits, also=(Bound(Metric("tokens", True), 0.01),))
     further = replace(others[1], loss=None, plan=replace(others[1].plan, limits=limited))
-    plans = [predicted_by(profile, error, graph, entry).plan for entry in (first, lost, further)]
+    plans = [predicted_by(Tables(graph, profile, error), entry).plan for entry in (first, lost, further)]
     guesses = [plan.predicted_error for plan in plans]
     assert guesses[0].value == first.error
     for guess, each in zip(guesses[1:], (lost, further)):
@@ -242,9 +243,9 @@ def test_a_form_that_was_measured_is_predicted_by_that_even_if_it_lost_an_output
     """All int8 of a sentence encoder had 145 %, and 76,282 % were predicted, as for any that loses its information."""
     graph, profile, error = chain()
     everything = {block.name: INT8 for block in choosers(graph)}
-    int8 = from_rule("int8", graph, profile, error, Limits(0.02), Evidence(everything, inf, 1.45, {}))
+    int8 = from_rule("int8", Tables(graph, profile, error), Limits(0.02), Evidence(everything, inf, 1.45, {}))
     assert not int8.holds
-    assert predicted_by(profile, error, graph, int8).plan.predicted_error.value == 1.45
+    assert predicted_by(Tables(graph, profile, error), int8).plan.predicted_error.value == 1.45
 
 
 @pytest.mark.parametrize(("effort", "limit_s"), [(1.0, 3.0), (0.5, 1.5), (0.02, 0.5)])

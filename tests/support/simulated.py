@@ -32,6 +32,7 @@ from taglio.memory import Shelf
 from taglio.model.load import Model
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
+from taglio.plan.tables import Tables
 from taglio.profile.attribution import Attributor
 from taglio.profile.busy import BusyWatch
 from taglio.profile.calibrate import calibrate
@@ -95,7 +96,7 @@ class Machine:
     def optimum_s(self, limits: Limits) -> float:
         """Seconds of the fastest variant within the limit by the true tables, without residuals."""
         graph, seconds, errors = self.network.graph, self.network.seconds, replace(self.network.errors, upper_log=0.0)
-        return make_plan(graph, seconds, errors, limits).predicted_latency_s.value
+        return make_plan(Tables(graph, seconds, errors), limits).predicted_latency_s.value
 
     def _drawn(self, what: str, assignment: Assignment, *more: object) -> Random:
         forms = sorted((block, form.name) for block, form in assignment.items())

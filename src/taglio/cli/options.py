@@ -38,6 +38,13 @@ positive, natural = whole(1), whole(0)
 port, any_port = whole(1, 65535), whole(0, 65535)  # 0: any free one
 
 
+def path(text: str) -> Path:
+    """A path. An empty one is a variable that is not set, and would name the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, but is empty")
+    return Path(text)
+
+
 def number(*, per: float = 1.0) -> Callable[[str], float]:
     """A parser of finite numbers above 0; returns the number divided by `per`."""
 
@@ -172,11 +179,11 @@ OPTIONS: dict[str, Facts] = {
     "model": option(
         "an .onnx, .ort, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
         "or a PyTorch module:function",
-        type=Path,
+        type=path,
         metavar="MODEL",
     ),
-    "folder": option("workspace directory", type=Path, metavar="OUT"),
-    "--out": option("workspace directory", type=Path, required=True),
+    "folder": option("workspace directory", type=path, metavar="OUT"),
+    "--out": option("workspace directory", type=path, required=True),
     "--no-samples": option("leave samples out of deploy/, for private data", action="store_false", dest="samples"),
     "--json": option("print one JSON object instead of tables", **_FLAG),
     "--shape": option(
@@ -198,7 +205,7 @@ OPTIONS: dict[str, Facts] = {
     "--data": option(
         "inputs: a directory of images, wav files or .npz; an .npz or .npy; texts (.txt, .csv); a saved Hugging Face "
         "dataset",
-        type=Path,
+        type=path,
         required=True,
     ),
     "--preprocess": option(
@@ -212,12 +219,12 @@ OPTIONS: dict[str, Facts] = {
     "--labels": option(
         "one label per sample, if --data has none: .txt, .json, .csv, .npy or .npz (default: the .txt beside DATA with "
         "the same name)",
-        type=Path,
+        type=path,
         metavar="FILE",
     ),
     "--calibration": option(
         "separate calibration data; all of --data is then held out (default: a part of --data)",
-        type=Path,
+        type=path,
         metavar="DATA",
     ),
     "--max-error": option(
@@ -296,7 +303,7 @@ OPTIONS: dict[str, Facts] = {
         "cut after TENSOR; the next device starts there (repeatable)", **_LIST, dest="cuts", metavar="TENSOR"
     ),
     "--devices": option("devices in order, as separated by --cut", type=names, default=[], metavar="A,B,..."),
-    "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=Path),
+    "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=path),
     "--objective": option(
         "what to optimise: latency (default) or rate (requests a second); with --cluster latency, throughput, energy, "
         "sum (of compute seconds), weights (latency=1,energy=0.5) or an order (throughput,energy)",

@@ -16,6 +16,7 @@ from taglio.cli.options import (
     fraction,
     names,
     option,
+    path,
     port,
     positive,
     positive_float,
@@ -101,7 +102,7 @@ COMMANDS = (
                 default=[],
                 metavar="SCHEME=PATTERN",
             ),
-            "--out": option("ONNX file to write", type=Path, required=True),
+            "--out": option("ONNX file to write", type=path, required=True),
         },
     ),
     Command(
@@ -109,7 +110,7 @@ COMMANDS = (
         "flow:quickstart",
         "optimise the embedded digits model and show the result",
         "--out --max-error",
-        {"--out": option("workspace directory", type=Path, default=Path("out/quickstart")), "--max-error": _ERROR},
+        {"--out": option("workspace directory", type=path, default=Path("out/quickstart")), "--max-error": _ERROR},
     ),
     Command(
         "optimize",
@@ -167,7 +168,7 @@ COMMANDS = (
         "flow:check",
         "check that the promises of optimize still hold here: files, settings, versions, error, speed, memory",
         "folder --data",
-        {"--data": option("measure the error on these inputs instead of the workspace's", type=Path)},
+        {"--data": option("measure the error on these inputs instead of the workspace's", type=path)},
         epilog="Exit code 5: a promise is broken. 6: none is broken, but one cannot be judged.",
     ),
     Command("report", "flow:report", "write the HTML report and print its tables", "folder --by"),
@@ -184,11 +185,11 @@ COMMANDS = (
             "--port": option("port of the head (default 6379)", type=port, default=6379),
             "--token": option(
                 "file with the secret shared by all devices (default ~/.ray/auth_token; the head creates it)",
-                type=Path,
+                type=path,
                 metavar="FILE",
             ),
             "--tls": option(
-                "encrypt all traffic, with tls.crt, tls.key and ca.crt in FOLDER", type=Path, metavar="FOLDER"
+                "encrypt all traffic, with tls.crt, tls.key and ca.crt in FOLDER", type=path, metavar="FOLDER"
             ),
         },
     ),
@@ -206,8 +207,8 @@ COMMANDS = (
         "measure every link of the running cluster, and the CPU cost per message",
         "file --write",
         {
-            "file": option("cluster file (TOML)", type=Path, metavar="CLUSTER"),
-            "--write": option("write a cluster file with the measured links", type=Path, metavar="FILE"),
+            "file": option("cluster file (TOML)", type=path, metavar="CLUSTER"),
+            "--write": option("write a cluster file with the measured links", type=path, metavar="FILE"),
         },
     ),
     Command(
@@ -244,7 +245,7 @@ COMMANDS = (
                 choices=("triton", "ovms"),
                 required=True,
             ),
-            "target": option("new directory to write", type=Path, metavar="DIR"),
+            "target": option("new directory to write", type=path, metavar="DIR"),
         },
     ),
     Command(
@@ -262,10 +263,10 @@ COMMANDS = (
             "--http-port": option("port of REST and metrics (default 8000; 0: any)", type=any_port, default=8000),
             "--grpc-port": option("port of gRPC (default 8001; 0: any)", type=any_port, default=8001),
             "--token-file": option(
-                "file with the token that clients must send (default: $TAGLIO_SERVE_TOKEN, else none)", type=Path
+                "file with the token that clients must send (default: $TAGLIO_SERVE_TOKEN, else none)", type=path
             ),
             "--tls": option(
-                "certificate and key in PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")
+                "certificate and key in PEM files; encrypts both listeners", nargs=2, type=path, metavar=("CERT", "KEY")
             ),
             "--threads": option(
                 "threads of a run (default: the plan's; several models share the processors)", type=positive
@@ -308,7 +309,7 @@ COMMANDS = (
                 default=300.0,
                 metavar="S",
             ),
-            "--out": option("output directory", type=Path, required=True),
+            "--out": option("output directory", type=path, required=True),
         },
     ),
     Command("backends list", "backends:show", "list the back ends, installed or not, with their disk space"),

@@ -97,7 +97,8 @@ def _with_onnxruntime(
     if joining.why_alone:
         remarks.append(f"requests are not joined: {joining.why_alone}")
     if model.way.at_once > 1:
-        measured = "as measured" if model.way.threads > 1 else "measured with one session that all callers shared"
+        alone = model.way.threads > 1 and not model.way.shared
+        measured = "as measured" if alone else "measured with one session that all callers shared"
         remarks.append(
             f"each of {model.way.at_once} instances opens a session, so the weights are held as many times: {measured}"
         )

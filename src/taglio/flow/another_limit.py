@@ -15,7 +15,6 @@ from statistics import median
 
 from taglio import artifact
 from taglio.error.loss import Bound, parse_metric
-from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadArtifact, BadOption
 from taglio.flow import notes, workspace
@@ -27,10 +26,10 @@ from taglio.flow.result import Result, result_of
 from taglio.flow.workspace import ERROR, OUTCOME
 from taglio.lab.build import assemble
 from taglio.lab.work import Work
-from taglio.plan.one_machine import describe, make_plan
+from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Interval, Limits
+from taglio.plan.tables import Tables
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.result import Profile
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.search.as_built import AsBuilt, shifted
@@ -61,9 +60,10 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     limits = _relimited(workspace.read_plan(folder, work, profile).limits, wanted)
     work = work.telling(progress)
     clock.lap("load")
-    tables = _KnownPlans(work, profile, error, limits, before)
-    tried, guessed = tables.tried(), tables.guessed()
-    guessed += tables.planned([*tried, *guessed])
+    tables = Tables(work.graph, profile, error)
+    known = _KnownPlans(work, tables, limits, before)
+    tried, guessed = known.tried(), known.guessed()
+    guessed += known.planned([*tried, *guessed])
     work, first = work.in_place(before.float32.runtime), before.float32.runtime
     ledger = Ledger({entry.key: entry for entry in (*tried, *guessed)}, first)
     decision = decision_of(work, judge(work, ledger, limits), profile, error, before.search_samples)
@@ -74,14 +74,14 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     clock.lap("confirm")
     built = assemble(work, ended.decision.plan)
     clock.lap("build")
-    decision, base = ended.decision, tables.bases.get(profile.conditions.runtime, 0.0)
+    decision, base = ended.decision, known.bases.get(profile.conditions.runtime, 0.0)
     outcome = replace(
         _with_search(outcome_of(ended, built), before),
         stage_seconds=dict(clock.laps),
         notes=(*ended.remarks, *notes.of_plan(work, decision, built, limits), *before.search_notes),
-        curve=curve(work.graph, profile, error, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
+        curve=curve(tables, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
     )
-    return result_of(work, scheme, profile, error, decision.plan, built, outcome)
+    return result_of(work, scheme, tables, decision.plan, built, outcome)
 
 
 def _outcome_in(folder: Path) -> Outcome:
@@ -118,8 +118,8 @@ def _relimited(limits: Limits, wanted: Sequence[UserLimit]) -> Limits:
 class _KnownPlans:
     """What a workspace knows of plans, under other `limits`. `bases` are the errors of the float model by place."""
 
-    def __init__(self, work: Work, profile: Profile, error: ErrorModel | None, limits: Limits, before: Outcome) -> None:
-        self._work, self._profile, self._error, self._limits, self._before = work, profile, error, limits, before
+    def __init__(self, work: Work, tables: Tables, limits: Limits, before: Outcome) -> None:
+        self._work, self._tables, self._limits, self._before = work, tables, limits, before
         floats = [point for point in before.points if point.name == FLOAT_RUN and point.error is not None]
         self.bases = {point.runtime: point.error or 0.0 for point in floats}
 
@@ -156,16 +156,16 @@ class _KnownPlans:
 
     def _entry(self, point: Point, wall: WallTime) -> Entry:
         """A plan that was tried, under the limits."""
-        limits, graph = self._limits, self._work.graph
-        forms = {precision.name: precision for precision in self._profile.precisions}
+        limits, profile = self._limits, self._tables.profile
+        forms = {precision.name: precision for precision in profile.precisions}
         assignment = {block: forms[form] for block, form in point.forms.items()}
-        plan = describe(graph, self._profile, self._error, limits, assignment, status="measured")
+        plan = self._tables.describe(limits, assignment)
         error = inf if point.error is None else point.error
         expected = Interval(0.0, point.error or 0.0, point.error or 0.0, 0.0)
-        if self._error is not None:
+        if self._tables.error is not None:
             expected = shifted(plan.predicted_error, self.bases.get(point.runtime, 0.0))
         seconds = plan.predicted_latency_s
-        if point.runtime != self._profile.conditions.runtime:
+        if point.runtime != profile.conditions.runtime:
             value = point.predicted_s or point.measured_s or 0.0
             seconds = Interval(value, value, value, 0.0)
         plan = replace(
@@ -176,34 +176,25 @@ class _KnownPlans:
             measured_error=point.error,
         )
         holds = limits.max_error is None or error <= limits.max_error
-        holds = holds and keeps_pins(graph, limits, plan)
+        holds = holds and keeps_pins(self._work.graph, limits, plan)
         is_solved = point.name not in PLAIN
         return Entry(plan, error, holds, point.name, is_solved, point.error, wall=wall)
 
     def _solved(self, others: Sequence[Entry]) -> list[Entry]:
         """Plans that the tables predict to be faster than the `others` in the same place, with measured errors."""
-        work, profile, error, limits = self._work, self._profile, self._error, self._limits
-        place = profile.conditions.runtime
+        work, limits, error = self._work, self._limits, self._tables.error
+        place = self._tables.profile.conditions.runtime
         base = self.bases.get(place, 0.0)
         if error is None or limits.max_error is None or base >= limits.max_error or not work.graph.choices():
             return []
         within = replace(limits, max_error=left_for_int8(limits.max_error, base))
         there = [entry for entry in others if entry.runtime == place]
         best_s = min((entry.predicted_s for entry in there if entry.holds), default=inf)
-        plan = make_plan(work.graph, profile, error, within, time_limit_s=solve_s(_SOLVING))
+        plan = make_plan(self._tables, within, time_limit_s=solve_s(_SOLVING))
         if plan.status == "infeasible" or plan.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
             return []
-        meter, _ = meters(work, profile, limits, error.samples)
-        solved = search(
-            work.graph,
-            profile,
-            error,
-            within,
-            meter,
-            rounds=_SOLVED,
-            effort=_SOLVING,
-            progress=work.progress,
-        )
+        meter, _ = meters(work, self._tables.profile, limits, error.samples)
+        solved = search(self._tables, within, meter, rounds=_SOLVED, effort=_SOLVING, progress=work.progress)
         as_built, tried = AsBuilt(limits, base), {entry.forms for entry in there}
         return [as_built.deployed(entry) for entry in solved if entry.holds and entry.forms not in tried]
 

@@ -27,8 +27,9 @@ from taglio.lab.build import assemble
 from taglio.lab.work import Work
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
+from taglio.plan.tables import Tables
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.result import Profile, predict
+from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.search.curve import Level, curve
@@ -140,7 +141,7 @@ def optimize(
             *notes.of_plan(settled, decision, built, limits),
         )
         outcome = replace(
-            outcome_of(ended, built, screened.places, screened.floats),
+            outcome_of(ended, built, screened.places),
             stage_seconds=dict(clock.laps),
             notes=(*plan_notes, *search_notes),
             search_notes=search_notes,
@@ -152,7 +153,7 @@ def optimize(
         )
         settled.kept.forget("switchable")
         settled.kept.forget("answers")
-        return result_of(settled, wanted, decision.profile, decision.error, decision.plan, built, outcome)
+        return result_of(settled, wanted, decision.tables(settled), decision.plan, built, outcome)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,7 +202,7 @@ def _stopped(screened: Screened, profile: Profile, limits: Limits, clock: Clock)
     work, tried = screened.work.at(LEAST), screened.work.kept.all("tried")
     if not tried:
         return _float_stays(screened, profile, limits, STOPPED, clock)
-    decision = best_so_far(work, profile, tried, limits, screened.usable, screened.floats)
+    decision = best_so_far(work, profile, tried, limits, screened.places.floats)
     clock.lap("plan")
     return _SearchResult(work, screened, decision, (), why_float=STOPPED)
 
@@ -224,7 +225,7 @@ def _searched(
     so_far.screened, so_far.profile = screened, screened.profile
     if screened.profile is not None and not is_forced:  # from here on there is something to deliver
         watched.end_s = clock.search_ends_s()
-    settled, chosen, bases = screened.work, screened.scheme, screened.usable
+    settled, chosen, bases = screened.work, screened.scheme, screened.places.floats.errors
     if not screened.planned:
         assert screened.profile is not None, "what is not planned was raced"
         return _float_stays(screened, screened.profile, limits, screened.why, clock)
@@ -240,11 +241,9 @@ def _searched(
     error = study(settled.in_place(studied(measured)), home, near=inner, effort=clock.effort("error"))
     clock.lap("error")
     settled = settled.at(clock.effort("plan"))
-    decision = decide(settled, measured, error, limits, floats=screened.floats, bases=bases)
+    decision = decide(settled, measured, error, limits, floats=screened.places.floats)
     levels = curve(
-        settled.graph,
-        decision.profile,
-        decision.error,
+        decision.tables(settled),
         limits,
         base=bases.get(decision.profile.conditions.runtime, 0.0),
         ahead=decision.ahead(),
@@ -257,13 +256,13 @@ def _searched(
 
 def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> str:
     """Why no plan can be faster than the fastest float model, whatever the limit on its error; "" if one may be."""
-    floats = {place.variant.runtime: place.seconds for place in screened.places if not place.refused}
+    floats = {place.variant.runtime: place.seconds for place in screened.places.rows if not place.refused}
     fastest_s = min((seconds for seconds in floats.values() if seconds is not None), default=None)
     free = replace(limits, max_error=None, also=())
     best = inf
     for place, profile in measured.items():
-        plan = make_plan(work.graph, profile, None, free, time_limit_s=_BOUND_S)
-        share = plan.predicted_latency_s.value / max(predict(profile, work.graph, {}).total_s, 1e-12)
+        tables = Tables(work.graph, profile)
+        share = make_plan(tables, free, time_limit_s=_BOUND_S).predicted_latency_s.value / max(tables.float_s, 1e-12)
         own_s = floats.get(place)
         best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
     if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):
@@ -276,7 +275,7 @@ def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str,
     work, place = screened.work.at(clock.effort("plan")), profile.conditions.runtime
     errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
     int8_error = errors[0] if errors and errors[0] is not None else 0.0
-    decision = float_stays(work, profile, int8_error, limits, screened.usable, screened.floats)
+    decision = float_stays(work, profile, int8_error, limits, screened.places.floats)
     doubts = doubts_without_study(work, profile)
     clock.lap("plan")
     return _SearchResult(work, screened, decision, doubts, why_float=why)

@@ -1,6 +1,5 @@
 """The outcome of what was decided and confirmed: its figures and its points. Measures nothing."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite, isinf
 
@@ -17,12 +16,15 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import unseen_of
 from taglio.search.decide import Decision
 from taglio.search.front import Point
-from taglio.search.ledger import INT8_RUN, NOT_RACED, Entry, Floats, Ledger, Measurement
+from taglio.search.ledger import INT8_RUN, Entry, Ledger, Measurement
+from taglio.search.places import Places
+
+_NO_PLACES = Places(())
 
 
-def outcome_of(ended: Ended, built: Built, places: Sequence[Measurement] = (), floats: Floats = NOT_RACED) -> Outcome:
+def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outcome:
     """The outcome without what a search adds to it (notes, schemes, forms, curve, seconds by stage). `places` are the
-    float model's results in every place, and `floats` its times there."""
+    float model's results in every place."""
     work, decision = ended.work, ended.decision
     plan, answered, int8 = decision.plan, decision.answers, decision.ledger.int8
     assert plan.limits.max_error is not None, "a plan of an outcome keeps a limit"
@@ -43,7 +45,7 @@ def outcome_of(ended: Ended, built: Built, places: Sequence[Measurement] = (), f
         float32=_float(work, decision),
         int8=_figures(INT8_RUN, int8, int8_size),
         plan=_figures("plan", decision.winner, built.size_bytes),
-        points=points(decision.ledger, places, floats),
+        points=points(decision.ledger, places),
         stage_seconds={},
         peak_memory_bytes=peak_bytes(),
         plan_sha256=plan.fingerprint(),
@@ -59,7 +61,7 @@ def outcome_of(ended: Ended, built: Built, places: Sequence[Measurement] = (), f
     return replace(outcome, drift=drift_since(decision.profile, outcome))
 
 
-def points(ledger: Ledger, places: Sequence[Measurement], floats: Floats) -> tuple[Point, ...]:
+def points(ledger: Ledger, places: Places) -> tuple[Point, ...]:
     """Every plan that was tried, those that were timed first, the fastest first; and the float model of every place
     that has none."""
     entries = [*ledger.entries.values()]
@@ -69,10 +71,10 @@ def points(ledger: Ledger, places: Sequence[Measurement], floats: Floats) -> tup
     # No table predicts the float model of a place that was not planned in.
     planned = {entry.runtime for entry in entries if entry.name != FLOAT_RUN}
     entered = {entry.runtime for entry in entries}
-    out = [place for place in places if place.variant.runtime not in entered]
+    out = [place for place in places.rows if place.variant.runtime not in entered]
     return (
         *(_point(entry, is_predicted=entry.runtime in planned) for entry in listed),
-        *(_place(place, floats.times.get(place.variant.runtime)) for place in out),
+        *(_place(place, places.times.get(place.variant.runtime)) for place in out),
     )
 
 

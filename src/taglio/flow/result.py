@@ -22,6 +22,7 @@ from taglio.lab.setup import Setup
 from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
+from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
 from taglio.scratch import scratch
@@ -93,17 +94,16 @@ class Result:
 def result_of(
     work: Work,
     scheme: Scheme | None,
-    profile: Profile,
-    error: ErrorModel | None,
+    tables: Tables,
     plan: Plan,
     built: Built,
     table: Outcome | None = None,
 ) -> Result:
     """The result from the results of the stages; `scheme` is the requested one, None if it was chosen."""
+    profile = tables.profile
     place = profile.conditions.runtime  # later stages measure in this place
     setup, network = replace(work.setup, scheme=scheme, runtime=place), work.model.proto
-    graph = work.settled(profile.scheme).graph
-    return Result(setup, network, graph, profile, error, plan, built, table, workspace.found(work))
+    return Result(setup, network, tables.graph, profile, tables.error, plan, built, table, workspace.found(work))
 
 
 def load(folder: str | os.PathLike[str]) -> Result:

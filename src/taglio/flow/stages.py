@@ -189,9 +189,11 @@ def quantize(
     **given: Any,
 ) -> Quantized:
     """Quantise chosen blocks under one scheme into the file `out`; `given` are arguments of taglio.Model. Raises
-    BadOption if `out` is the model itself."""
-    if out.resolve() == model.resolve():
-        raise BadOption(f"`out` {out} is the model itself: write to another file")
+    BadOption if `out` is the model itself, or its data."""
+    sources = {"model": model, "data": data, "calibration data": given.get("calibration")}
+    for name, path in sources.items():
+        if path is not None and out.resolve() == Path(path).resolve():
+            raise BadOption(f"`out` {out} is the {name} itself: write to another file")
     work = Model(model, data, threads=1, **given)
     proto, result = quantize_model(work, method, scheme=scheme, blocks=blocks, also=also, progress=progress)
     artifact.write_model(out, proto)

@@ -1,8 +1,9 @@
 """Race models side by side, and measure the errors of the same sessions. Chooses nothing."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import onnx
 
@@ -21,6 +22,7 @@ from taglio.scratch import scratch
 _MOST_ROUNDS = 400
 # The error of an open model. Raises BadData for inputs that it cannot run.
 ErrorOf = Callable[[Session], float]
+_NONE: Mapping[str, ErrorOf] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,25 +41,24 @@ def race(
     *,
     kernels: bool = True,
     places: Mapping[str, str] | None = None,
-    error_of: ErrorOf | None = None,
-    judged: Collection[str] = (),
+    losses: Mapping[str, ErrorOf] = _NONE,
 ) -> dict[str, RaceResult]:
     """Time `models` in interleaved rounds of about `seconds` in all, and their `kernels`.
 
-    With `places` they are opened there from files, and no kernels are timed. `error_of` measures the errors of those
-    `judged` as they are opened. A model that does not run is refused. Raises BadData if the first model does not run,
+    With `places` they are opened there from files, and no kernels are timed. `losses` measure errors, by name, as the
+    models are opened. A model that does not run is refused. Raises BadData if the first model does not run,
     and MeasurementFailed if another fails while it is timed.
     """
 
-    def error_where_judged(name: str, session: Session) -> float | None:
-        return error_of(session) if error_of is not None and name in judged else None
+    def loss(name: str, session: Session) -> float | None:
+        return losses[name](session) if name in losses else None
 
     timings = work.stopwatch.time(
         models,
         replace(work.within(seconds), maximum=_MOST_ROUNDS),
         kernels=kernels and places is None,
         places={name: work.setup.options(place) for name, place in (places or {}).items()},
-        loss=error_where_judged,
+        loss=loss,
     )
     first = next(iter(models))
     if first in timings.refused:

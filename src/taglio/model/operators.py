@@ -23,6 +23,8 @@ INT8_COMPUTE = frozenset(
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
+# Operators whose attributes hold graphs.
+HOLDS_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 # What ONNX Runtime writes for one kind of processor, if a model is saved after its last optimisations.
 _BLOCKED_LAYOUT = "com.microsoft.nchwc"
 _FLOAT = onnx.TensorProto.FLOAT

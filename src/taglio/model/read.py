@@ -16,6 +16,8 @@ from taglio.scratch import scratch
 # What ONNX Runtime's own format (.ort, a flatbuffer) has from its fifth byte on.
 _ORT_FORMAT = b"ORTM"
 _PICKLED = (".pt", ".pth", ".bin")
+# What a clone without Git LFS has in the place of a large file.
+_GIT_LFS = b"version https://git-lfs"
 
 # Name of a model from memory in error messages.
 IN_MEMORY = Path("model")
@@ -45,6 +47,8 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
     proto = parsed(path, data)
     if not proto.opset_import or not (proto.graph.node or _passes_on(proto.graph)):
         raise BadModel(f"{path}: holds no ONNX graph ({len(data):,} bytes read): export it again")
+    if not proto.graph.output:
+        raise BadModel(f"{path}: the graph has no outputs: export it with some")
     external = [tensor for tensor in weights.tensors(proto) if weights.in_file(tensor)]
     try:
         for tensor in external:
@@ -88,6 +92,8 @@ def parsed(path: Path, data: bytes) -> onnx.ModelProto:
                 f"{path}: PyTorch weights without the module: save a .pt2 with torch.export.save, or give "
                 "module:function"
             ) from None
+        if data.startswith(_GIT_LFS):
+            raise BadModel(f"{path}: a pointer of Git LFS, not the model: run git lfs pull") from None
         raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
 
 

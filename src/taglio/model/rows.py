@@ -21,10 +21,9 @@ from taglio.data.spec import InputSpec
 from taglio.errors import one_line
 from taglio.model.captures import operators
 from taglio.model.inputs import Feed
-from taglio.model.operators import RANDOM
+from taglio.model.operators import HOLDS_BODIES, RANDOM
 from taglio.runtimes.difference import difference
 
-_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QAttention"})
 
 
@@ -58,7 +57,7 @@ def _why_coupled(kind: str) -> str:
         return "is random"
     if kind in _ONE_SCALE:
         return "scales all rows together: one row's values would change the others'"
-    return "runs a subgraph, perhaps another one for other rows" if kind in _SUBGRAPHS else ""
+    return "runs a subgraph, perhaps another one for other rows" if kind in HOLDS_BODIES else ""
 
 
 def _tried(feeds: Sequence[Feed], run: Callable[[Feed], Mapping[str, Any]]) -> str:

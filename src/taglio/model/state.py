@@ -50,7 +50,8 @@ def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair,
     """Pairs of an output and an input of the same type and shape whose names are the same but for a mark of direction:
     present.0.key and past_key_values.0.key, stateN and state, hn and h0.
 
-    An input that is only passed on is no state. Nor is one if no other input would be left to give data for.
+    An input that is only passed on is no state. Nor are integers alone, which are lengths of what is returned, nor
+    inputs that leave no other to give data for.
     """
     passed = {(node.output[0], node.input[0]) for node in graph.node if node.op_type == "Identity"}
     matches: list[Pair] = []
@@ -62,7 +63,9 @@ def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair,
                 matches.append(pair)
     presents, pasts = [present for present, _ in matches], [past for _, past in matches]
     unambiguous = tuple(match for match in matches if presents.count(match[0]) == pasts.count(match[1]) == 1)
-    return unambiguous if len(unambiguous) < len(specs) else ()
+    dtypes = {spec.name: spec.dtype for spec in specs}
+    holds_values = any("float" in dtypes[past] for _, past in unambiguous)
+    return unambiguous if holds_values and len(unambiguous) < len(specs) else ()
 
 
 def first_states(

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
 from taglio.model.graph import Block, Flow, Graph
 from taglio.plan.program import ONE, ZERO, Linear, Program, total, weighted
 from taglio.plan.result import Limits
-from taglio.profile.result import Glue, Profile, anchor_costs
+from taglio.plan.tables import Tables
+from taglio.profile.result import Glue, anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded, is_sum, only_readers
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Precision
 
@@ -48,11 +48,10 @@ class Formulation:
         return chosen
 
 
-def formulate(
-    graph: Graph, profile: Profile, error: ErrorModel | None, limits: Limits, noise_limits: Mapping[str, float]
-) -> Formulation:
-    """The program of `graph` with the seconds of `profile`, the noise of `error`, the pins of `limits` and the largest
-    noise sum by output. Raises BadOption for a block that no form fits."""
+def formulate(tables: Tables, limits: Limits, noise_limits: Mapping[str, float]) -> Formulation:
+    """The program of `tables` with the pins of `limits` and the largest noise sum by output. Raises BadOption for a
+    block that no form fits."""
+    graph, profile, error = tables.graph, tables.profile, tables.error
     program = Program()
     forms = _forms(program, graph, profile.precisions, limits)
     writes = {block: _sum_of(forms[block], lambda form: form.int8_output) for block in forms}

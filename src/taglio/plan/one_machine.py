@@ -12,10 +12,8 @@ from taglio.model.graph import Graph
 from taglio.model.select import match
 from taglio.plan.check import PlanIsWrong, check
 from taglio.plan.formulate import formulate
-from taglio.plan.result import GAP, Interval, Limits, Plan, placements
-from taglio.profile.result import Profile, predict
-from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision
+from taglio.plan.result import GAP, Limits, Plan
+from taglio.plan.tables import Tables
 
 # 300 blocks in all forms reach this gap in at most 200 nodes.
 _FINE_GAP, _NODES = 1e-3, 5000
@@ -53,76 +51,31 @@ def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, flo
 
 
 def make_plan(
-    graph: Graph,
-    profile: Profile,
-    error: ErrorModel | None,
-    limits: Limits,
-    *,
-    slack: float = 1.0,
-    gap: float = GAP,
-    time_limit_s: float = 60.0,
+    tables: Tables, limits: Limits, *, slack: float = 1.0, gap: float = GAP, time_limit_s: float = 60.0
 ) -> Plan:
     """The fastest plan for one machine under `limits`, proven within `gap` (or less if that is quick), checked
     independently. Its status is "infeasible" if pins force an error above the limit, or no plan that keeps them was
     found in time."""
+    graph, error = tables.graph, tables.error
     refuse_contradictions(graph, limits)
     noise: Mapping[str, float] = {}
     if limits.max_error is not None and error is not None:
         noise = noise_limits(error, limits.max_error, slack)
-    formulation = formulate(graph, profile, error, limits, noise)
+    formulation = formulate(tables, limits, noise)
     solution = formulation.program.minimise(
-        formulation.cost,
-        gap=min(gap, _FINE_GAP),
-        nodes=_NODES,
-        time_limit_s=time_limit_s,
+        formulation.cost, gap=min(gap, _FINE_GAP), nodes=_NODES, time_limit_s=time_limit_s
     )
     if solution.values is None:
         # Without pins to int8 the float model keeps all limits.
         out_of_time = solution.status == "limit" and not limits.int8_blocks
-        return describe(
-            graph, profile, error, limits, {}, status="time limit" if out_of_time else "infeasible", gap=inf
-        )
+        return tables.describe(limits, {}, status="time limit" if out_of_time else "infeasible", gap=inf)
     is_proven = solution.status == "optimal" or solution.gap <= gap
-    assignment, status = formulation.assignment(solution.values), "optimal" if is_proven else "time limit"
-    plan = describe(graph, profile, error, limits, assignment, status=status, gap=solution.gap)
+    assignment = formulation.assignment(solution.values)
+    plan = tables.describe(limits, assignment, status="optimal" if is_proven else "time limit", gap=solution.gap)
     seconds, predicted_s = max(0.0, solution.objective), plan.predicted_latency_s.value
     if not isclose(seconds, predicted_s, rel_tol=_OBJECTIVE_TOLERANCE, abs_tol=1e-9):
         raise PlanIsWrong(
             f"the plan takes {seconds * 1e3:.4f} ms by the program, {predicted_s * 1e3:.4f} ms by the profile"
         )
-    check(graph, profile, error, plan, noise)
+    check(graph, tables.profile, error, plan, noise)
     return plan
-
-
-def describe(
-    graph: Graph,
-    profile: Profile,
-    error: ErrorModel | None,
-    limits: Limits,
-    assignment: Mapping[str, Precision],
-    *,
-    status: str = "optimal",
-    gap: float = 0.0,
-) -> Plan:
-    """A plan from an assignment, as ONNX Runtime will run it, with predictions and intervals."""
-    whole = next(precision for precision in profile.precisions if precision.form == "whole")
-    final = effective(graph, assignment, whole)
-    guess = error.predict(graph, final) if error is not None else float("nan")
-    upper = error.upper(guess) if error is not None else float("nan")
-    return Plan(
-        model_sha256=profile.model_sha256,
-        scheme=profile.scheme,
-        precisions=profile.precisions,
-        limits=limits,
-        placements=placements(graph, final),
-        status=status,  # type: ignore[arg-type]
-        gap=gap,
-        predicted_latency_s=latency(profile, graph, final),
-        predicted_error=Interval(0.0, guess, upper, error.confidence if error is not None else 0.0),
-        runtime=profile.conditions.runtime,
-    )
-
-
-def latency(profile: Profile, graph: Graph, assignment: Assignment) -> Interval:
-    """Predicted seconds of one inference."""
-    return Interval.around(predict(profile, graph, assignment).total_s, profile.interval_ratio)

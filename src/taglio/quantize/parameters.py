@@ -1,4 +1,4 @@
-"""Scales, zero points and quantised weights, by ONNX Runtime's own formulas. Changes no graph."""
+"""Scales, zero points and quantised weights, by ONNX Runtime's formulas. Changes no graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime.quantization.quant_utils import compute_scale_zp
 
 from taglio import weights
 from taglio.quantize.scheme import ActivationType, Scheme
@@ -39,13 +38,19 @@ class QuantizedWeight:
 
 
 def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorParameters:
-    """Scale and zero point of an activation whose values lie in [low, high], by ONNX Runtime's `compute_scale_zp`."""
+    """Scale and zero point of an activation whose values lie in [low, high], as ONNX Runtime's `compute_scale_zp` gives
+    them. That is not called: its package imports sympy in some versions, which does not come with ONNX Runtime."""
     info = np.iinfo(_dtype(scheme.activation))
-    symmetric = scheme.activation_symmetry == "symmetric"
-    minimum = -127 if symmetric and scheme.activation == "s8" else info.min
-    zero_point, scale = compute_scale_zp(
-        np.float32(low), np.float32(high), np.array(minimum, info.dtype), np.array(info.max, info.dtype), symmetric
-    )
+    is_symmetric = scheme.activation_symmetry == "symmetric"
+    least, most = (-127 if is_symmetric and scheme.activation == "s8" else info.min), info.max
+    low, high = min(0.0, float(np.float32(low))), max(0.0, float(np.float32(high)))
+    if is_symmetric:
+        high = max(-low, high)
+        low = -high
+    scale = (high - low) / (most - least)
+    if scale < _TINY:
+        return TensorParameters(np.float32(1.0), info.dtype.type(0))
+    zero_point = np.round((least + most) / 2.0 if is_symmetric else least - low / scale)
     return TensorParameters(np.float32(scale), info.dtype.type(int(zero_point)))
 
 

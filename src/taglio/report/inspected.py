@@ -14,6 +14,7 @@ from taglio.flow.inspect import Inspection
 from taglio.model.graph import Graph
 from taglio.model.inputs import spec_of
 from taglio.model.load import Model
+from taglio.model.operators import HOLDS_BODIES
 from taglio.model.quantized import listed, quantized_operators
 from taglio.profile.machine import Machine
 from taglio.report.console import say, show
@@ -121,9 +122,11 @@ def _expectation(inspection: Inspection, machine: Machine) -> str:
         return f"no gain from int8 is expected: no block has an int8 form{float_too}"
     if inspection.int8_share is None or inspection.expected_gain is None:
         return "the gain to expect is not known, because sizes are not known: set them with --shape"
+    bodies = [kind for kind, _ in inspection.operators if kind in HOLDS_BODIES]
+    counted = f" outside {' and '.join(bodies)}" if bodies else ""
     return (
         f"expect {about(inspection.expected_gain)} from int8, not confirmed: {percent(inspection.int8_share)} of the "
-        f"operations are in blocks that can be int8, which this processor ({machine.features}) computes about "
+        f"operations{counted} are in blocks that can be int8, which this processor ({machine.features}) computes about "
         f"{inspection.int8_gain:g} times as fast as float32{float_too}. Nothing was measured: conversions between "
         "forms, memory and the error limit lower it"
     )

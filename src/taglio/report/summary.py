@@ -69,8 +69,9 @@ def side_by_side(material: Material) -> list[Part]:
         "p95 in the search": [ms(wall.p95_s, decimals) for wall in walls],
         f"{metric.title} predicted{fewer}": [shown(metric, variant.predicted_error) for variant in variants.values()],
         f"{metric.title}, upper end (95\u00a0%)": [shown(metric, variant.error_upper) for variant in variants.values()],
-        f"{metric.title}, worst input": [shown(metric, variant.worst_input) for variant in variants.values()],
     }
+    if not metric.worst_input:
+        figures[f"{metric.title}, worst input"] = [shown(metric, variant.worst_input) for variant in variants.values()]
     rows = [[title, *cells] for title, cells in figures.items() if any(cell != MISSING for cell in cells)]
     return [Table(["", *variants], rows, look="compare"), *_newer_plan(material)]
 

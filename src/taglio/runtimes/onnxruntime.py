@@ -1,6 +1,7 @@
 """ONNX Runtime sessions: options in one value, errors in one line. Times nothing."""
 
 import contextlib
+import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ _LEVELS = {
 }
 # ONNX Runtime compares operators in time that grows with their square: over two minutes for 100,000.
 _DUPLICATES, _MOST_COMPARED = "CommonSubexpressionElimination", 10_000
+# What a model's file may hold beside its weights.
+_GRAPH_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,10 @@ def open_session(
         proto = model if isinstance(model, onnx.ModelProto) else _read(model)
         hint = "" if proto is None else advice(error, proto)
         why = one_line(without_sources(error), 500)
+        if save_optimized is not None and proto is not None and "serialization failed" in why:
+            needed = weights.weight_bytes(proto)
+            if shutil.disk_usage(save_optimized.parent).free < needed + _GRAPH_BYTES:
+                raise weights.no_room(save_optimized.parent, needed, "the disk is full") from None
         raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {why}{hint}") from None
 
 

@@ -28,27 +28,46 @@ def least_share(floats: Attribution, again: Attribution, forms: Sequence[Attribu
     return min(1.0, 1.0 - saved_s / total_s)
 
 
-def saved_by_block(floats: Attribution, forms: Mapping[str, Attribution]) -> dict[str, tuple[str, float]]:
-    """The form that saves most in each block over float, and the seconds that it saves, for blocks where one does."""
-    saved: dict[str, tuple[str, float]] = {}
+def saved_by_block(floats: Attribution, forms: Mapping[str, Attribution]) -> dict[str, dict[str, float]]:
+    """The seconds that each form saves in a block over float, for blocks and forms that save some."""
+    saved: dict[str, dict[str, float]] = {}
     for form, profile in forms.items():
         for block, seconds in floats.blocks_s.items():
             gain_s = seconds - profile.blocks_s.get(block, seconds)
-            if gain_s > saved.get(block, ("", 0.0))[1]:
-                saved[block] = form, gain_s
+            if gain_s > 0.0:
+                saved.setdefault(block, {})[form] = gain_s
     return saved
 
 
-def most_saved(saved_s: Mapping[str, float], errors: Mapping[str, float], limit: float) -> float:
+def most_saved(
+    saved_s: Mapping[str, Mapping[str, float]], errors: Mapping[tuple[str, str], float], limit: float
+) -> float:
     """The most seconds that blocks can save within a limit on their error, if squares of errors add up: the fractional
-    knapsack (Dantzig 1957), which is at least every choice of whole blocks. Blocks without an error have none."""
+    knapsack (Dantzig 1957), which is at least every choice of a form for each block. A block and form without an error
+    have none.
+
+    A form that saves more than a more accurate one of its block is that form and a step, which may be taken in part.
+    """
+    steps = [step for block, forms in saved_s.items() for step in _steps(block, forms, errors)]
     room, total_s = limit**2, 0.0
-    for block in sorted(saved_s, key=lambda block: -saved_s[block] / max(errors.get(block, 0.0) ** 2, 1e-30)):
-        square = errors.get(block, 0.0) ** 2
-        share = 1.0 if square <= room else room / square
-        total_s += share * saved_s[block]
+    for step_s, square in sorted(steps, key=lambda step: -step[0] / max(step[1], 1e-30)):
+        total_s += step_s * (1.0 if square <= room else room / square)
         room = max(0.0, room - square)
     return total_s
+
+
+def _steps(
+    block: str, saved_s: Mapping[str, float], errors: Mapping[tuple[str, str], float]
+) -> list[tuple[float, float]]:
+    """The seconds and the square of error that each form of a block adds to those of the forms before it, from the most
+    accurate on."""
+    steps, reached_s, reached = list[tuple[float, float]](), 0.0, 0.0
+    for form in sorted(saved_s, key=lambda form: errors.get((block, form), 0.0)):
+        square = errors.get((block, form), 0.0) ** 2
+        if saved_s[form] > reached_s:
+            steps.append((saved_s[form] - reached_s, square - reached))
+            reached_s, reached = saved_s[form], square
+    return steps
 
 
 def _parts(profile: Attribution) -> dict[tuple[str, str], float]:

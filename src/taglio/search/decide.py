@@ -7,8 +7,8 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.lab.side_by_side import race
 from taglio.lab.work import Work, require_own
-from taglio.plan.one_machine import describe
 from taglio.plan.result import Interval, Limits, Plan, placements
+from taglio.plan.tables import Tables
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
@@ -19,7 +19,7 @@ from taglio.search.answers import answers, source_answers
 from taglio.search.by_hand import place_by_hand
 from taglio.search.explore import FEWEST, PlaceSearch, meters
 from taglio.search.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
-from taglio.search.ledger import INT8_RUN, NOT_RACED, PLAIN, Answers, Entry, Floats, Ledger
+from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, FloatModels, Ledger
 from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.search.places import studied
 from taglio.search.search import best, least_error
@@ -53,6 +53,10 @@ class Decision:
         """Those of the plan."""
         assert self.winner.answers is not None, "a plan is accepted by its answers"
         return self.winner.answers
+
+    def tables(self, work: Work) -> Tables:
+        """The refined tables, of the blocks of `work` that the scheme can quantise."""
+        return Tables(work.settled(self.profile.scheme).graph, self.profile, self.error)
 
     def of(self, work: Work, entry: Entry) -> "Decision":
         """The same with another entry as the winner."""
@@ -145,27 +149,25 @@ def decide(
     model: ErrorModel,
     limits: Limits,
     *,
-    floats: Floats = NOT_RACED,
-    bases: Mapping[str, float] | None = None,
+    floats: FloatModels | None = None,
     devices: Mapping[str, str] | None = None,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
-    `bases` gives the error of the float model in each place where a model may be deployed; the first is where float is
-    compared. Default: the measured places. `floats` are the times of the float model in these places. `devices` are
-    those of blocks that are placed by hand.
+    `floats` is the float model in each place where a model may be deployed (None: the measured places, without errors
+    of its own). `devices` are those of blocks that are placed by hand.
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
-    bases = bases or dict.fromkeys(measured, 0.0)
+    floats = floats or FloatModels(dict.fromkeys(measured, 0.0))
     first = next(iter(measured.values()))
-    work = work.settled(first.scheme).in_place(next(iter(bases)))
+    work = work.settled(first.scheme).in_place(next(iter(floats.errors)))
     meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
     searches: dict[str, PlaceSearch] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            there = PlaceSearch(work.in_place(place), profile, model, limits, bases[place], (meter, full))
+            there = PlaceSearch(work.in_place(place), profile, model, limits, floats.errors[place], (meter, full))
             there.explore()
             searches[place] = there
         except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
@@ -176,7 +178,7 @@ def decide(
     best_place = next(iter(searches))
 
     def ledger() -> Ledger:
-        return on_one_scale({place: there.ledger for place, there in searches.items()}, floats, bases)
+        return on_one_scale({place: there.ledger for place, there in searches.items()}, floats)
 
     def search_again(place: str, room: float, is_needed: bool) -> Ledger | None:
         there = searches[place if place in searches else best_place]
@@ -191,21 +193,19 @@ def decide(
     return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
 
 
-def float_stays(
-    work: Work, profile: Profile, int8_error: float, limits: Limits, bases: Mapping[str, float], floats: Floats
-) -> Decision:
+def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits, floats: FloatModels) -> Decision:
     """The decision where no mix of forms can be faster than float: the fastest float model of all places. `profile` has
     float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
     entries = []
-    for name, assignment, error in ((FLOAT_RUN, {}, bases[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
-        plan = describe(work.graph, profile, None, limits, assignment, status="measured")
+    for name, assignment, error in ((FLOAT_RUN, {}, floats.errors[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
+        plan = Tables(work.graph, profile).describe(limits, assignment)
         plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
         entries.append(Entry(plan, error, holds, name))
     by_name = {entry.key: entry for entry in as_profiled(profile, entries)}
-    return _among(work, profile, {place: Ledger(by_name, place, profile.conditions.others)}, limits, bases, floats)
+    return _among(work, profile, {place: Ledger(by_name, place, profile.conditions.others)}, limits, floats)
 
 
 def best_so_far(
@@ -213,8 +213,7 @@ def best_so_far(
     profile: Profile,
     tried: Mapping[str, Ledger],
     limits: Limits,
-    bases: Mapping[str, float],
-    floats: Floats,
+    floats: FloatModels,
 ) -> Decision:
     """The decision among float, all int8 and the best plan that was `tried` in each place, by their predicted times,
     for a search that was stopped."""
@@ -225,7 +224,7 @@ def best_so_far(
         some = [*plain, *(replace(entry, name="plan 1") for entry in best(solved, 1))]
         entries = {entry.key: as_predicted(entry) for entry in some}
         by_place[place] = replace(ledger, entries={**ledger.entries, **entries})
-    return _among(work.settled(profile.scheme), profile, by_place, limits, bases, floats)
+    return _among(work.settled(profile.scheme), profile, by_place, limits, floats)
 
 
 def _among(
@@ -233,12 +232,11 @@ def _among(
     profile: Profile,
     by_place: Mapping[str, Ledger],
     limits: Limits,
-    bases: Mapping[str, float],
-    floats: Floats,
+    floats: FloatModels,
 ) -> Decision:
     """The decision among finalists of each place, without a study of errors."""
-    work = work.in_place(next(iter(bases)))
-    judged = judge(work, on_one_scale(by_place, floats, bases), limits)
+    work = work.in_place(next(iter(floats.errors)))
+    judged = judge(work, on_one_scale(by_place, floats), limits)
     return decision_of(work, judged, profile, None, len(work.data.held_out.samples))
 
 

@@ -17,11 +17,11 @@ _INPUTS, _LENIENT = 2, 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """What forms could save in one place: by block the form and its seconds, and by all else `other_s`. To be faster
+    """What forms could save in one place: by block the seconds of each form, and by all else `other_s`. To be faster
     than the fastest float model by the least gain, a plan there must save `needed_s`."""
 
     place: str
-    saved: Mapping[str, tuple[str, float]]
+    saved_s: Mapping[str, Mapping[str, float]]
     other_s: float
     needed_s: float
 
@@ -34,23 +34,25 @@ def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metr
     work = work.in_place(NAME)
     forms = {form.name: form for form in precisions(scheme)}
     meter = work.meter(work.switchable(scheme), _INPUTS)
-    # A block may also be faster because of its neighbours' forms: such a saving costs no error of its own.
-    able = {
-        block: form
-        for block, (form, _) in room.saved.items()
-        if form in forms and forms[form].fits(work.graph.block(block))
-    }
-    saved_s = {block: room.saved[block][1] for block in able}
-    free_s = room.other_s + sum(seconds for block, (_, seconds) in room.saved.items() if block not in able)
-    errors: dict[str, float] = {}
-    by_saving = sorted(saved_s, key=saved_s.__getitem__, reverse=True)
-    for block in reported(by_saving, "each block alone", work.progress):
-        errors[block] = meter.error({block: forms[able[block]]})
-        if most_saved({name: saved_s[name] for name in errors}, errors, limit) >= room.needed_s:
+    able, free_s = dict[str, dict[str, float]](), room.other_s
+    for block, saved_s in room.saved_s.items():
+        fits = {form: saved_s[form] for form in saved_s if form in forms and forms[form].fits(work.graph.block(block))}
+        fastest = max(saved_s, key=saved_s.__getitem__)
+        if fastest in fits:
+            able[block] = fits
+        else:  # it is faster because of its neighbours' forms: such a saving costs no error of its own
+            free_s += saved_s[fastest]
+    errors: dict[tuple[str, str], float] = {}
+    pairs = [(block, form) for block, saved_s in able.items() for form in saved_s]
+    by_saving = sorted(pairs, key=lambda pair: able[pair[0]][pair[1]], reverse=True)
+    for block, form in reported(by_saving, "each block alone", work.progress):
+        errors[block, form] = meter.error({block: forms[form]})
+        known = {name: {form: saved for form, saved in able[name].items() if (name, form) in errors} for name in able}
+        if most_saved(known, errors, limit) >= room.needed_s:
             return ""
-        if free_s + most_saved(saved_s, errors, _LENIENT * limit) < room.needed_s:
+        if free_s + most_saved(able, errors, _LENIENT * limit) < room.needed_s:
             return (
-                f"within {metric.limit(limit, 2)} no plan can be faster than float32 here: "
-                "the blocks that save time change the answers too much"
+                f"with the {metric.title} {metric.limit(limit, 2)} no plan can be faster than float32 here: the blocks "
+                "that save time change the answers too much"
             )
     return ""

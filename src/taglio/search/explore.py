@@ -20,6 +20,7 @@ from taglio.lab.build import quantized
 from taglio.lab.side_by_side import race
 from taglio.lab.work import Work
 from taglio.plan.result import Limits
+from taglio.plan.tables import Tables
 from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
@@ -139,11 +140,11 @@ class PlaceSearch:
 
     def _try_rules(self) -> None:
         """Begin with float, all-int8 and plans by simple rules."""
-        graph, limits = self.work.graph, self._place.within
+        tables, limits = Tables(self.work.graph, self.profile, self._studied), self._place.within
         self._entries = {}
-        for name, assignment in by_rules(graph, self.profile, limits).items():
+        for name, assignment in by_rules(tables.graph, self.profile, limits).items():
             measured = self.meter.evidence(assignment)
-            self._add(from_rule(name, graph, self.profile, self._studied, limits, measured))
+            self._add(from_rule(name, tables, limits, measured))
 
     def _infeasible(self) -> Infeasible:
         """Why no plan holds."""
@@ -173,15 +174,15 @@ class PlaceSearch:
         work, count = self.work, self.meter.samples
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {_as_run(entry.name): partial(quantized, work, entry.plan) for entry in chosen}
-        unknown = [_as_run(entry.name) for entry in chosen if self._place.unsure(entry)]
+        unsure = [_as_run(entry.name) for entry in chosen if self._place.unsure(entry)]
+        judged = unsure if work.setup.run_s * count * len(unsure) <= _JUDGED_S else []
         is_affordable = len(chosen) <= work.within(work.budget.refine_s).models()
         raced = race(
             work,
             models,
             work.budget.refine_s,
             kernels=kernels and is_affordable,
-            error_of=judged_on(work, self._place.limits, count),
-            judged=unknown if work.setup.run_s * count * len(unknown) <= _JUDGED_S else (),
+            losses=dict.fromkeys(judged, judged_on(work, self._place.limits, count)),
         )
         float_run = raced[FLOAT_RUN].timed
         assert float_run is not None, "the first model of a race is never refused"
@@ -208,9 +209,7 @@ class PlaceSearch:
         work, meter, limits = self.work, self.meter, self._place.within
         rounds = min(rounds, Effort(work.budget.plans_s, meter.evaluation_s).runs(work.budget.solved, FEWEST))
         solved = search(
-            work.graph,
-            self.profile,
-            self._studied,
+            Tables(work.graph, self.profile, self._studied),
             replace(limits, max_error=room * self._place.bound),
             meter,
             rounds=rounds,
@@ -239,7 +238,7 @@ class PlaceSearch:
 
     def _predicted(self, entry: Entry) -> Entry:
         """A plan as the tables predict it now."""
-        return predicted_by(self.profile, self.error, self.work.graph, entry)
+        return predicted_by(Tables(self.work.graph, self.profile, self.error), entry)
 
 
 def _as_run(name: str) -> str:

@@ -75,7 +75,10 @@ class PlaceRace:
         scale = self.float_s / kernels_s if kernels_s > 0.0 else 1.0
         forms = {row.variant.form: self.profiles[row.variant.form] for row in self.rows if row.seconds is not None}
         low = forms.pop(BFLOAT16.name, floats)
-        saved = {block: (form, scale * seconds) for block, (form, seconds) in saved_by_block(floats, forms).items()}
+        saved_s = {
+            block: {form: scale * seconds for form, seconds in by_form.items()}
+            for block, by_form in saved_by_block(floats, forms).items()
+        }
         other_s = scale * sum(
             max(0.0, seconds - min((profile.tensors_s.get(tensor, 0.0) for profile in forms.values()), default=seconds))
             for tensor, seconds in floats.tensors_s.items()
@@ -83,7 +86,7 @@ class PlaceRace:
         # bfloat16 changes answers so little that its limit is not looked for here.
         gains_s = (seconds - low.blocks_s.get(block, 0.0) for block, seconds in floats.blocks_s.items())
         other_s += scale * sum(gain_s for gain_s in gains_s if gain_s > 0.0)
-        return Room(self.place, saved, other_s, self.float_s - most_s)
+        return Room(self.place, saved_s, other_s, self.float_s - most_s)
 
     @property
     def int8(self) -> Measurement | None:
@@ -126,8 +129,8 @@ class FormRaces:
         others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
         models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
-        error_of, start = loss_beside(work, self.reference(), self.metric), time.perf_counter()
-        raced = race(work, models, work.budget.race_s, error_of=error_of, judged=models)
+        losses, start = dict.fromkeys(models, loss_beside(work, self.reference(), self.metric)), time.perf_counter()
+        raced = race(work, models, work.budget.race_s, losses=losses)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
         float_s = _seconds(raced[FLOAT_RUN])

@@ -37,8 +37,8 @@ class RowErrors:
 
     def __str__(self) -> str:
         return (
-            f"int8-dynamic has one scale for all rows of a batch: the error of a row is {self.alone:.3g} alone and "
-            f"{self.joined:.3g} among {self.rows}"
+            f"int8-dynamic has one scale for all rows of a batch: the error of a row is {self.alone:.2%} alone and "
+            f"{self.joined:.2%} among {self.rows}"
         )
 
 

@@ -52,15 +52,14 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Floats:
-    """The float model raced in several places: its wall times by place, and the share of the processors that other
-    programs used meanwhile. Empty if only one place was usable."""
+class FloatModels:
+    """The float model in the places where a model may be deployed, the place in which it is compared first: its own
+    `errors` by place, its wall `times` in a race of them (empty if there was none), and the share of the processors
+    that other programs used meanwhile."""
 
+    errors: Mapping[str, float]
     times: Mapping[str, WallTime] = field(default_factory=dict)
     others: float = 0.0
-
-
-NOT_RACED = Floats()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,20 @@
 A place is a runtime, on a GPU with the precision of its float parts.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from taglio.error.loss import Metric
 from taglio.errors import TaglioError
 from taglio.lab.side_by_side import ErrorOf, RaceResult, loss_beside, opened, race, reason
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.wall_time import WallTime
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.places import AUTO, refusal
 from taglio.runtimes.session import RUNTIMES
-from taglio.search.ledger import NOT_RACED, Floats, Measurement, Variant
+from taglio.search.ledger import FloatModels, Measurement, Variant
 
 # A place may still win if the latency to expect there is at most this many times the least.
 REACH = 1.08
@@ -27,10 +28,18 @@ _LEFT = 0.999
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """The float model in every place: `rows` of the ledger, and its times in a race of all usable places."""
+    """The float model in every place: `rows` of the ledger, its `times` in a race, and the share of the processors that
+    other programs used meanwhile."""
 
     rows: tuple[Measurement, ...]
-    floats: Floats = NOT_RACED
+    times: Mapping[str, WallTime] = field(default_factory=dict)
+    others: float = 0.0
+
+    @property
+    def floats(self) -> FloatModels:
+        """The float model where a model may be deployed."""
+        errors = {place.variant.runtime: place.error or 0.0 for place in self.rows if not place.refused}
+        return FloatModels(errors, self.times, self.others)
 
 
 def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
@@ -49,8 +58,7 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
         dict.fromkeys(here, lambda: work.model.proto),
         work.budget.race_s,
         places={name: name for name in here},
-        error_of=_own_error(work, metric),
-        judged=here,
+        losses=dict.fromkeys(here, _own_error(work, metric)),
     )
     measured = [
         _judged(name, raced[name], work, metric, max_loss) if name in raced else _refused(name, refusals[name])
@@ -58,18 +66,13 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
     ]
     timed = {name: place.timed for name, place in raced.items() if place.timed is not None}
     walls = {name: time.wall for name, time in timed.items()}
-    return Places(tuple(measured), Floats(walls, max(time.others for time in timed.values())))
+    return Places(tuple(measured), walls, max(time.others for time in timed.values()))
 
 
 def studied(planned: Collection[str]) -> str:
     """The one of the `planned` places as built for which errors are studied: ONNX Runtime if it is among them, since
     its models have more pairs."""
     return NAME if NAME in planned else next(iter(planned))
-
-
-def usable(places: Sequence[Measurement]) -> dict[str, float]:
-    """The float model's own error in each place where a model may be deployed."""
-    return {place.variant.runtime: place.error or 0.0 for place in places if not place.refused}
 
 
 def profiled(places: Sequence[Measurement]) -> list[Measurement]:

@@ -23,8 +23,8 @@ from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.error_bound import why_errors_forbid
 from taglio.search.form_race import RACED, FormRaces, PlaceRace
 from taglio.search.instead import EXACT_SUMS, planned_instead, with_instead
-from taglio.search.ledger import NOT_RACED, Floats, Measurement
-from taglio.search.places import REACH, Places, float_everywhere, profiled, usable
+from taglio.search.ledger import Measurement
+from taglio.search.places import REACH, Places, float_everywhere, profiled
 
 # At most so many places are planned in, fewer if so many runs take longer than _PLANNED_S. With one place alone, two
 # threads of the quick start ended at 1.13 × instead of 1.54: float was as fast in both, and the short race chose.
@@ -37,7 +37,7 @@ _NOISE = 1.02
 class Screened:
     """`work` with every block that cannot be int8 kept in float, and the `scheme` of plans with the forms that it may
     use. Plans are made in the places `planned`; there are none if no mix of forms can be faster than float, and `why`
-    says so. `places` are the float model's results and `floats` its times there, `forms` and `schemes` the results of
+    says so. `places` are the float model's results, `forms` and `schemes` the results of
     all blocks in one form. `home` is the best place that was raced, and `profile` is made of that race (None: there was
     no time for one). So many `mixes` can be opened for a profile. `note` says why another model than the source is
     planned, or is ""."""
@@ -46,19 +46,13 @@ class Screened:
     scheme: Scheme
     planned: tuple[str, ...]
     home: str
-    places: tuple[Measurement, ...]
-    floats: Floats = NOT_RACED
+    places: Places
     forms: tuple[Measurement, ...] = ()
     schemes: tuple[Measurement, ...] = ()
     profile: Profile | None = None
     mixes: int = MIXES
     why: str = ""
     note: str = ""
-
-    @property
-    def usable(self) -> dict[str, float]:
-        """The float model's own error in each place where a model may be deployed, ONNX Runtime first."""
-        return usable(self.places)
 
 
 def screen(
@@ -75,18 +69,17 @@ def screen(
     weights of 7 bits because sums of 8-bit products saturate on some other device: what that costs cannot be measured
     here."""
     refuse_unportable(work, wanted)
-    work, everywhere, note = _float_somewhere(work, max_loss, metric)
-    places, floats = everywhere.rows, everywhere.floats
-    first = profiled(places)
+    work, places, note = _float_somewhere(work, max_loss, metric)
+    first = profiled(places.rows)
     is_narrow = is_narrow or work.setup.portable or sums_saturate(instructions())
     races = FormRaces(work, wanted, max_loss, metric, is_narrow=is_narrow)
     scheme = races.scheme
     work = races.work
     if not races.is_affordable(len(RACED)):
-        home, scheme = races.unraced(usable(places))
-        return Screened(work, scheme, (home,), home, places, floats, note=note)
+        home, scheme = races.unraced(places.floats.errors)
+        return Screened(work, scheme, (home,), home, places, note=note)
     raced = [races.race(place) for place in first]
-    floats_s = [place.seconds for place in places if place.seconds is not None and not place.refused]
+    floats_s = [place.seconds for place in places.rows if place.seconds is not None and not place.refused]
     fastest_s = min(floats_s, default=raced[0].float_s)
     ranked = sorted(raced, key=lambda result: result.score_s)
     able = [result for result in ranked if is_forced or result.least_s <= (1.0 - work.budget.gain) * fastest_s]
@@ -94,13 +87,13 @@ def screen(
     profile = races.profile(ranked[0])
     if not able:
         home, why = ranked[0].place, _hopeless(ranked[0], work.graph)
-        return Screened(work, profile.scheme, (), home, places, floats, forms, profile=profile, why=why, note=note)
+        return Screened(work, profile.scheme, (), home, places, forms, profile=profile, why=why, note=note)
     best, most_s = able[0], (1.0 - work.budget.gain) * fastest_s
     near = [result for result in able if result.score_s <= REACH * best.score_s][
         : work.within(_PLANNED_S).runs(_PLANNED)
     ]
     planned = tuple(result.place for result in near)
-    screened = Screened(work, scheme, planned, best.place, places, floats, forms, profile=profile, note=note)
+    screened = Screened(work, scheme, planned, best.place, places, forms, profile=profile, note=note)
     kept = _kept(forms, planned, races.uncalibrated)[1]
     whys = []
     if not is_forced:
@@ -177,9 +170,9 @@ def _hopeless(result: PlaceRace, graph: Graph) -> str:
     if not graph.choices():
         return f"no block has another form than float32{graph.refusal()}"
     int8 = result.int8
-    if int8 is None or int8.seconds is None:
+    if int8 is None or int8.seconds is None or int8.float_s is None:
         return "no form that was raced can be faster than float32"
-    float_ms, int8_ms = result.float_s * 1e3, int8.seconds * 1e3
+    float_ms, int8_ms = int8.float_s * 1e3, int8.seconds * 1e3  # of one race: the machine's speed changes between races
     if int8_ms > float_ms:
         return f"int8 is slower here: about {int8_ms:.3g} ms for {float_ms:.3g}, and no mix of forms can be faster"
     return (

@@ -8,9 +8,9 @@ from taglio.error.correct import corrected
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
-from taglio.plan.one_machine import describe, latency, make_plan
-from taglio.plan.result import Interval, Limits, Plan
-from taglio.profile.result import Profile
+from taglio.plan.one_machine import make_plan
+from taglio.plan.result import Limits, Plan
+from taglio.plan.tables import Tables, error_interval
 from taglio.progress import Progress, reported
 from taglio.quantize.precision import Forms
 from taglio.search.ledger import Entry
@@ -128,9 +128,7 @@ class ErrorTarget:
 
 
 def search(
-    graph: Graph,
-    profile: Profile,
-    error: ErrorModel,
+    tables: Tables,
     limits: Limits,
     meter: ErrorMeter,
     *,
@@ -145,10 +143,11 @@ def search(
     """
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
-    tried, target = dict[Forms, Entry](), ErrorTarget(graph, error, bound)
+    assert tables.error is not None, "a bound needs a study"
+    tried, target = dict[Forms, Entry](), ErrorTarget(tables.graph, tables.error, bound)
     for _ in reported(range(rounds), "search", progress):
-        model = target.corrected(meter.measured.values())
-        plan = make_plan(graph, profile, model, limits, slack=target.factor, time_limit_s=solve_s(effort))
+        corrected_tables = tables.with_error(target.corrected(meter.measured.values()))
+        plan = make_plan(corrected_tables, limits, slack=target.factor, time_limit_s=solve_s(effort))
         if plan.status == "infeasible":
             target.loosen()
             continue
@@ -173,32 +172,25 @@ def _solved(plan: Plan, measured: Evidence, bound: float) -> Entry:
     return Entry(plan, error, holds, solved=True, loss=measured.loss)
 
 
-def from_rule(
-    name: str,
-    graph: Graph,
-    profile: Profile,
-    error: ErrorModel,
-    limits: Limits,
-    measured: Evidence,
-) -> Entry:
+def from_rule(name: str, tables: Tables, limits: Limits, measured: Evidence) -> Entry:
     """An assignment that is not from the solver, with what was `measured` of it."""
-    plan = describe(graph, profile, error, limits, measured.assignment, status="measured")
+    plan = tables.describe(limits, measured.assignment)
     holds = limits.max_error is None or measured.error <= limits.max_error
-    holds = holds and keeps_pins(graph, limits, plan)
+    holds = holds and keeps_pins(tables.graph, limits, plan)
     return Entry(replace(plan, measured_error=measured.error), measured.error, holds, name, loss=measured.loss)
 
 
-def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, entry: Entry) -> Entry:
-    """The same plan with a latency predicted by `profile`, and as predicted error the one measured in the search: what
-    is expected of the deployed file, on more inputs. `error` predicts where no such figure is known: a plan of the
+def predicted_by(tables: Tables, entry: Entry) -> Entry:
+    """The same plan with the latency that `tables` predict, and as predicted error the one measured in the search: what
+    is expected of the deployed file, on more inputs. The tables predict it where no such figure is known: a plan of the
     solver's lost an output's information, or has further limits."""
     assignment, loss = entry.assignment, entry.loss
     if loss is None and isfinite(entry.error) and not entry.plan.limits.also:
         loss = entry.error
-    guess = error.predict(graph, assignment) if loss is None else loss
-    interval = Interval(0.0, guess, error.upper(guess), error.confidence)
-    seconds = latency(profile, graph, assignment)
-    return replace(entry, plan=replace(entry.plan, predicted_latency_s=seconds, predicted_error=interval))
+    assert tables.error is not None, "what was searched was studied"
+    error = tables.deviation(assignment) if loss is None else error_interval(tables.error, loss)
+    seconds = tables.latency(assignment)
+    return replace(entry, plan=replace(entry.plan, predicted_latency_s=seconds, predicted_error=error))
 
 
 def best(entries: Iterable[Entry], count: int) -> list[Entry]:

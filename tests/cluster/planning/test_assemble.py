@@ -20,6 +20,7 @@ from taglio.errors import BadOption
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan, noise_limits
 from taglio.plan.result import GAP, Limits
+from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from tests.cluster.planning.reference import brute_force
 from tests.examples import examples
@@ -87,7 +88,7 @@ def test_on_one_machine_the_best_labelling_is_the_best_assignment(problem: Probl
 def test_one_device_is_planned_as_one_machine(seed: int) -> None:
     """Of two planners that share no code, neither has a plan below what the other proves."""
     problem = made_up.problem_of(Random(seed), 50, kinds=(*made_up.KINDS, "product", "product"), sparing=False)
-    plan = make_plan(problem.graph, problem.profile, problem.error, problem.limits)
+    plan = make_plan(Tables(problem.graph, problem.profile, problem.error), problem.limits)
     placed = solve(alone(problem).problem, time_limit_s=0.5)
     if plan.status == "infeasible":
         assert not placed.labels

@@ -73,7 +73,7 @@ def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -
         return None
 
 
-@examples(15)
+@examples(8)
 @given(made_up.problems(largest=3, sparing=False))
 def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
     answer = placed(problem, LATENCY)
@@ -149,7 +149,7 @@ def test_a_stream_goes_by_its_busiest_device(slower: float, send_s: float, recei
     assert best * (1 - 2e-3) <= answer.bound <= best * (1 + 1e-9)
 
 
-@examples(12)
+@examples(6)
 @given(made_up.problems(largest=3))
 def test_no_plan_is_faster_than_the_bound_of_a_stream(problem: Problem) -> None:
     # Where components take more than is proven, a search ends by its time.

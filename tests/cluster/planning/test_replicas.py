@@ -113,7 +113,7 @@ def test_a_rate_that_is_asked_for_is_reached_by_taking_turns_only_where_it_must(
     most = rate(place([work(several(1))], several(1), STREAM).plans[0])
 
     def asked(times: float) -> Answer:
-        return place([work(cluster, Limits(None, min_rate_per_s=times * most))], cluster, LATENCY, time_limit_s=4.0)
+        return place([work(cluster, Limits(None, min_rate_per_s=times * most))], cluster, LATENCY, time_limit_s=1.0)
 
     few, more = asked(0.5), asked(1.6)
     assert all(len(each.machines) == 1 for each in few.plans[0].usage)

@@ -24,6 +24,8 @@ LIMIT_S = 20.0
 NEARLY = 1.05
 # Placements that are tried one by one, and many of them.
 LABELLINGS, MANY = 500, 3**7
+# Of each kind of objective at least one whose placements take a second or two to try, and one that has no plan.
+QUICK, SEEDS = (0, 3, 5, 12, 15, 34, 38), range(40)
 NAMES = ("camera", "gateway", "server")
 OBJECTIVES = (
     "latency",
@@ -95,9 +97,11 @@ def worth(assembled: Assembled, totals: Totals, objective: Objective) -> float:
     return objective.latency * latencies(assembled, totals)[0] + totals.objective - problem.constant - summed
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 40))])
+@pytest.mark.parametrize(
+    "seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS if seed not in QUICK)]
+)
 def test_a_small_model_is_placed_nearly_as_well_as_possible(seed: int) -> None:
-    work, cluster = case(seed, LABELLINGS if seed < 8 else MANY)
+    work, cluster = case(seed, LABELLINGS if seed in QUICK else MANY)
     objective = replace(parse_objective(OBJECTIVES[seed % len(OBJECTIVES)]), then=())
     try:
         assembled = problem_of(work, cluster, objective)

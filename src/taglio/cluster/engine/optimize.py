@@ -28,6 +28,7 @@ from taglio.flow.workspace import COMPONENTS, PROFILE
 from taglio.lab.build import build
 from taglio.lab.work import Work
 from taglio.plan.result import GAP, Plan, Status
+from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
@@ -129,7 +130,7 @@ def optimize_on_cluster(
         built = build(settled, plan)
         assert built.proof is not None, "build proves"
         # Components are sent from disk, again if a device is lost.
-        write(staged, result_of(settled, chosen, own, error, plan, built))
+        write(staged, result_of(settled, chosen, Tables(settled.graph, own, error), plan, built))
         sha256 = work.model.sha256
         for name, profile in profiles.items():
             artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, profile)

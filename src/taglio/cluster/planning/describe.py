@@ -22,6 +22,7 @@ from taglio.cluster.planning.workload import Workload
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
+from taglio.plan.tables import error_interval
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
 
@@ -141,7 +142,7 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
     if work.error is None:
         return plan
     guess = predicted_error(work.error, work.graph, plan)
-    return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
+    return replace(plan, predicted_error=error_interval(work.error, guess))
 
 
 def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: ComponentTask) -> float:

@@ -135,4 +135,4 @@ def test_a_limit_that_no_plan_keeps_is_named_with_its_model() -> None:
     with pytest.raises(
         Infeasible, match=r"no plan tried keeps the error limit of model 2; the best has .* x the limit"
     ):
-        place([candidate(1.0), pinned], CLUSTER, time_limit_s=1.0)
+        place([candidate(1.0), pinned], CLUSTER, time_limit_s=10.0)

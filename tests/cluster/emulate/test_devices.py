@@ -1,6 +1,8 @@
-"""Links that are cut for good under a served plan: requests are answered by a plan without them, and by the first plan
-again once the links have held."""
+"""A plan on emulated devices: they come up in their namespaces, and requests go over the shaped links. Where links are
+cut for good under a served plan, requests are answered by a plan without them, and by the first plan again once the
+links have held."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -8,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tests.cluster.emulate import clients
 from tests.cluster.engine.devices import made_up_times, needs_ray, running_taglio, until
 from tests.conftest import Staged
 from tests.end_to_end.command import ENVIRONMENT, taglio
+from tests.support.sockets import addresses
 
 pytestmark = [
     needs_ray,
@@ -28,6 +32,9 @@ pytestmark = [
     pytest.mark.skipif(emulation.missing() is not None, reason=f"cannot emulate here: {emulation.missing()}"),
 ]
 
+PORT = 8000
+NAMES = ("camera", "gateway", "server")
+LATENCY_S = 3e-4  # of each link
 # The first half on the gateway, the second on the server; the camera could do all of it, forty times as slowly.
 CLUSTER = """
 start = "camera"
@@ -40,10 +47,9 @@ scale = { of = "server", factor = 1.0 }
 [device.camera]
 scale = { of = "server", factor = 40.0 }
 """ + "".join(
-    f'[[link]]\nfrom = "{one}"\nto = "{other}"\nboth = true\nbandwidth_mbit_s = 1000\nlatency_ms = 0.3\n'
+    f'[[link]]\nfrom = "{one}"\nto = "{other}"\nboth = true\nbandwidth_mbit_s = 1000\nlatency_ms = {LATENCY_S * 1e3}\n'
     for one, other in (("camera", "gateway"), ("gateway", "server"), ("camera", "server"))
 )
-PORT = 8000
 # Seconds for an answer, and for a link to hold.
 HURRIED = {"cluster.engine.run._PATIENCE_S": 4.0, "cluster.engine.links._HOLD_S": 8.0}
 
@@ -113,15 +119,43 @@ def asking(made: Emulation) -> Iterator[list[Row]]:
         rows.append((sent_s, took_s, status))
 
 
+def test_devices_listen_on_their_own_addresses(made: Emulation) -> None:
+    for name in NAMES:
+        mark = f"TAGLIO_DEVICE={name}\0".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes():
+                    found.append(int(path.parent.name))
+        inside = [each for each in found if made.addresses[name] in addresses([each])]
+        assert inside
+        assert addresses(inside) <= {made.addresses[name], "127.0.0.1"}
+
+
+def test_requests_take_what_the_links_take(made: Emulation, out: Path) -> None:
+    """From the camera to the gateway, on to the server, and back: 20 ms each."""
+    made.change("; ".join(f"link {a}->{b} latency x{0.020 / LATENCY_S:g}" for a, b in permutations(NAMES, 2)))
+    words = [sys.executable, "-m", "taglio", "run", str(out), "--cluster", str(made.file), "--runs", "10", "--json"]
+    with made.start("camera", words, stdout=subprocess.PIPE, text=True) as process:
+        ran = json.loads(process.communicate(timeout=120)[0])
+    made.change("")
+    assert (ran["requests"], ran["identical"]) == (10, 10)
+    assert ran["latency"]["median_s"] >= 0.060
+    assert {each["device"] for each in ran["loaded"]} >= {"gateway", "server"}
+    for each in ran["crossings"]:  # clocks are read over the same links, so a share may go to the other direction
+        if each["source"] != each["target"]:
+            assert each["measured"]["median_s"] >= 0.020 - each["uncertain_s"]
+
+
 def test_what_is_cut_for_good_is_planned_around(made: Emulation, out: Path) -> None:
     with served(made, out) as log:
         with asking(made) as rows:
-            time.sleep(3.0)
+            time.sleep(1.0)
             made.change("link gateway->server cut")
             until(lambda: "sent again" in log.read_text(), 30.0, "another plan")
             time.sleep(2.0)
             again_s = time.time()
-            time.sleep(10.0)
+            time.sleep(4.0)
         later = [(took_s, status) for sent_s, took_s, status in rows if sent_s > again_s]
         assert later and all(status == 200 and took_s < 2.0 for took_s, status in later), log.read_text()
         plans = [json.loads(path.read_text())["body"] for path in out.glob("standby/*/plan.json")]
@@ -129,6 +163,6 @@ def test_what_is_cut_for_good_is_planned_around(made: Emulation, out: Path) -> N
         with asking(made) as rows:
             made.change("")
             until(lambda: "links are back" in log.read_text(), 90.0, "the first plan")
-            time.sleep(5.0)
+            time.sleep(2.0)
         assert all(status == 200 for _, _, status in rows), log.read_text()
         assert log.read_text().count("links are back") == log.read_text().count("sent again") == 1
