@@ -104,11 +104,11 @@ def test_the_prediction_is_a_ratio_from_which_drift_cancels(outcome: Outcome) ->
     assert terminal.outcome_object(Path("out"), outcome)["plan"]["predicted_ratio_to_float"] == pytest.approx(2.0)
 
 
-def test_the_rest_is_printed_in_full_alone(outcome: Outcome, printed: Printed) -> None:
+def test_the_rest_is_printed_under_verbose_alone(outcome: Outcome, printed: Printed) -> None:
     details = ("scheme ", "p95 in the search", "threads: ", "took ", "The plan has")
-    brief, whole = (" ".join(printed(outcome, in_full=how)) for how in (False, True))
+    brief, verbose = (" ".join(printed(outcome, verbose=how)) for how in (False, True))
     assert [detail for detail in details if detail in brief] == []
-    assert [detail for detail in details if detail not in whole] == []
+    assert [detail for detail in details if detail not in verbose] == []
 
 
 def test_latencies_are_those_of_the_race_where_there_was_one(outcome: Outcome, material: Material) -> None:

@@ -29,7 +29,7 @@ def test_a_change_of_the_machines_speed_is_said_on_the_page_the_terminal_and_in_
     )
     material = replace(material, outcome=drifted)
     assert line in read(page.render(material)).sections["header"]
-    terminal.outcome(Path("out"), material, in_full=True)
+    terminal.outcome(Path("out"), material, verbose=True)
     assert line.split(":", maxsplit=1)[0].split()[:6] == capsys.readouterr().out.split("Note: ")[1].split()[:6]
     printed = terminal.outcome_object(Path("out"), drifted)
     assert printed["drift"] == pytest.approx(2.0) and line in printed["notes"]

@@ -42,7 +42,7 @@ def test_the_most_important_remarks_come_first_and_five_are_printed(outcome: Out
     assert lines[0].endswith("; check the data and their preprocessing") and lines[-1] == notes[1]
     assert remarks.facts(busy_outcome) == notes[:1]
     listed = [line for line in printed(busy_outcome) if line.startswith("- ")]
-    assert len(listed) == remarks.MOST + 1 and listed[-1] == "- 2 more in out/report.html, or by taglio report out"
+    assert len(listed) == remarks.MOST + 1 and listed[-1] == "- 2 more in out/report.html, or with --verbose"
 
 
 FLOAT, FASTER, MOVED = (1.0, 0, ""), (0.5, 3, ""), (0.5, 0, "openvino")

@@ -44,7 +44,7 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
     header = read(page.render(replace(material, outcome=limited))).sections["header"]
     assert "ctc loss 0.80% (limit 1.00%), tokens 98.50%\u00a0agree (limit 98.00%\u00a0agree)" in header
     assert re.search(r"ctc on labels\s*95.00%\s*92.70%\s*94.20%", header)
-    out = " ".join(" ".join(printed(limited, in_full=True)).split())
+    out = " ".join(" ".join(printed(limited, verbose=True)).split())
     assert "ctc on labels 95.00% 92.70% 94.20%" in out
     assert "tokens (limit 98.00% agree) 100.00% agree 97.00% agree (beyond the limit) 98.50% agree" in out
     assert "ctc loss 0.80% (limit 1.00%), tokens 98.50% agree (limit 98.00% agree)" in out
@@ -54,7 +54,7 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
 
 
 def test_a_model_without_int8_forms_is_not_compared_with_all_int8(outcome: Outcome, printed: Printed) -> None:
-    lines = printed(replace(outcome, int8=replace(outcome.int8, int8_blocks=0)), in_full=True)
+    lines = printed(replace(outcome, int8=replace(outcome.int8, int8_blocks=0)), verbose=True)
     told = " ".join(" ".join(lines).split())
     assert "No block computes in int8" in told
     assert "as fast as all-int8" not in told
@@ -69,7 +69,7 @@ def test_answers_that_are_not_finite_are_not_called_an_error_of_100000_percent()
 def test_all_int8_that_loses_information_is_not_said_to_be_beyond_the_limit(outcome: Outcome, printed: Printed) -> None:
     parts = (PartLoss("output", 0.5 * outcome.max_error, "is 5.5 everywhere"),)
     int8 = replace(outcome.int8, error=0.5 * outcome.max_error, parts=parts)
-    told = " ".join(printed(replace(outcome, int8=int8), in_full=True))
+    told = " ".join(printed(replace(outcome, int8=int8), verbose=True))
     assert "(an output loses its information)" in told and "beyond the limit" not in told
 
 

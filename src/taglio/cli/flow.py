@@ -25,7 +25,7 @@ from taglio.report.written import offer
 def quickstart(options: argparse.Namespace) -> Shown:
     """Optimise the embedded model with a quarter of the effort, in less than a minute on two quiet cores."""
     words = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
-    words += ["--effort", "0.25", "-o", str(options.out)]
+    words += ["--effort", "0.25", "-o", str(options.out), *(["--verbose"] if options.verbose else [])]
     return optimize(build_parser().parse_args(words, argparse.Namespace(progress=options.progress)))
 
 
@@ -35,17 +35,20 @@ def optimize(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.optimize(options)
-    return _answered(options.out, *stages.optimize(options.out, options.model, options.data, **arguments(options)))
+    keywords = arguments(options)
+    return _answered(
+        options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **keywords)
+    )
 
 
-def _answered(folder: Path, result: Result, _: Manifest, delivered: Delivered) -> Shown:
+def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivered: Delivered) -> Shown:
     """The answer of an optimisation that was written to `folder`, and its page."""
     assert result.table is not None, "an optimisation always sets it"
     remark = offer(lambda: page.write(folder))
     value = {**terminal.outcome_object(folder, result.table), "deploy": delivered}
 
     def tables() -> None:
-        terminal.outcome(folder, material.gather(folder))
+        terminal.outcome(folder, material.gather(folder), verbose=verbose)
         terminal.delivered(folder, delivered)
 
     return Shown(value, tables, remark, code=INTERRUPTED if result.table.interrupted else 0)
@@ -90,7 +93,7 @@ def build(options: argparse.Namespace) -> Shown:
     limits = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
     if limits:
         keywords = {"samples": options.samples, "progress": options.progress, **limits}
-        return _answered(options.folder, *stages.build_for_limit(options.folder, **keywords))
+        return _answered(options.folder, options.verbose, *stages.build_for_limit(options.folder, **keywords))
     manifest, proof, delivered = stages.build(options.folder, samples=options.samples, progress=options.progress)
     value = {"manifest": manifest, "proof": proof, "deploy": delivered}
 

@@ -186,6 +186,7 @@ OPTIONS: dict[str, Facts] = {
     "--out": option("workspace directory", type=path, required=True),
     "--no-samples": option("leave samples out of deploy/, for private data", action="store_false", dest="samples"),
     "--json": option("print one JSON object instead of tables", **_FLAG),
+    "--verbose": option("print every table and note, not only the answer", **_FLAG),
     "--shape": option(
         "shape of an input whose sizes the model leaves open (repeatable; default: from the data)",
         action=_Shape,

@@ -109,7 +109,7 @@ COMMANDS = (
         "quickstart",
         "flow:quickstart",
         "optimise the embedded digits model and show the result",
-        "--out --max-error",
+        "--out --max-error --verbose",
         {"--out": option("workspace directory", type=path, default=Path("out/quickstart")), "--max-error": _ERROR},
     ),
     Command(
@@ -127,7 +127,7 @@ COMMANDS = (
                 metavar="S",
             ),
         },
-        one="--max-latency --cpus --time-limit --no-samples",
+        one="--max-latency --cpus --time-limit --no-samples --verbose",
     ),
     Command(
         "profile",
@@ -151,7 +151,7 @@ COMMANDS = (
         "flow:build",
         "write the plan's components, prove that they equal the whole model, and write deploy/; with a limit: take the "
         "fastest plan for it from what optimize measured, confirm it, and write all that optimize writes",
-        f"folder {_LIMITED} --no-samples",
+        f"folder {_LIMITED} --no-samples --verbose",
         needs_limit=False,
     ),
     Command(
@@ -241,9 +241,9 @@ COMMANDS = (
         "folder --layout target",
         {
             "--layout": option(
-                "triton or ovms; refused if the server would answer differently",
-                choices=("triton", "ovms"),
-                required=True,
+                "plain (default: a copy of deploy/), triton or ovms; refused if the server would answer differently",
+                choices=("plain", "triton", "ovms"),
+                default="plain",
             ),
             "target": option("new directory to write", type=path, metavar="DIR"),
         },
@@ -407,7 +407,7 @@ def run(options: argparse.Namespace) -> int:
 def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
     """The library's arguments among parsed `options` and the progress callback, except those named in `without` and
     those not given."""
-    ours = {"command", "after", "one", "several", "json", "model", "data", "out", "folder", "cluster"}
+    ours = {"command", "after", "one", "several", "json", "verbose", "model", "data", "out", "folder", "cluster"}
     ours |= {"steers", *without}
     values = {name: value for name, value in vars(options).items() if name not in ours and value is not None}
     first = getattr(options, "steers", None)

@@ -6,8 +6,6 @@ tests/report/test_remarks.py holds every phrase against the function that writes
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from shlex import quote
 
 from taglio.error.loss import RELATIVE_L2
 from taglio.flow.confirm import UNPROVEN
@@ -118,14 +116,10 @@ def is_fact(note: str) -> bool:
     return _kind(note) is None and any(phrase in note for phrase in FACTS)
 
 
-def shortened(remarks: Sequence[str], page: Path) -> tuple[str, ...]:
-    """The first remarks, and where the others are: `page`, in a workspace directory."""
+def shortened(remarks: Sequence[str], page: str) -> tuple[str, ...]:
+    """The first remarks, and where the others are: `page`."""
     more = len(remarks) - MOST
-    return (
-        tuple(remarks)
-        if more <= 0
-        else (*remarks[:MOST], f"{more} more in {page}, or by taglio report {quote(str(page.parent))}")
-    )
+    return tuple(remarks) if more <= 0 else (*remarks[:MOST], f"{more} more in {page}, or with --verbose")
 
 
 def _kind(note: str) -> NoteKind | None:

@@ -147,20 +147,20 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     return {**msgspec.to_builtins(plan), "in_unit": {"metric": limits.metric.name, **values}}
 
 
-def outcome(folder: Path, material: Material, *, in_full: bool = False) -> None:
-    """Print the answer in one sentence, a small table, the most important remarks, and what was written; `in_full`
+def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
+    """Print the answer in one sentence, a small table, the most important remarks, and what was written; if `verbose`
     everything that the page has in words and tables."""
     result = material.outcome
     assert result is not None
     say(answer.sentence(result, str(folder / material.built_in)))
     if result.rate is not None:
         say(ways.line(result.rate))
-    table = summary.side_by_side(material) if in_full else answer.tables(result)
+    table = summary.side_by_side(material) if verbose else answer.tables(result)
     show([*table, *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
     lines = remarks.ranked(result)
-    for line in lines if in_full else remarks.shortened(lines, folder / workspace.REPORT):
+    for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
         say(f"- {line}")
-    if in_full:
+    if verbose:
         _everything(material, result)
     _say_source(result.metric)
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
@@ -315,6 +315,6 @@ def report(folder: Path, material: Material, by: str) -> None:
         show(built.run_report(material.run))
     if material.outcome is not None:
         say("\nResult")
-        outcome(folder, material, in_full=True)
+        outcome(folder, material, verbose=True)
     for absent in material.absent.values():
         say(f"missing: {absent.reason} To make it: {absent.command}")
