@@ -16,6 +16,7 @@ import pytest
 import taglio
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.check import check
+from taglio.deploy.folder import read
 from taglio.errors import BadArtifact, BadData, BadModel, BadOption, Infeasible
 from taglio.flow.opening import Model
 from taglio.flow.result import Result
@@ -64,10 +65,12 @@ def test_a_session_answers_as_the_built_file(result: Result, samples: np.ndarray
 
 
 def test_a_result_is_exported_without_a_workspace(result: Result, tmp_path: Path) -> None:
+    assert result.export(tmp_path / "plain").layout == "plain"
+    assert read(tmp_path / "plain").outputs == ("y",)
     (model,) = result.export(tmp_path / "repository", layout="triton").models
     assert (tmp_path / "repository" / model.name / "config.pbtxt").is_file()
-    with pytest.raises(BadOption, match="repository exists and is not an empty directory"):
-        result.export(tmp_path / "repository", layout="triton")
+    with pytest.raises(BadOption, match="plain exists and is not an empty directory"):
+        result.export(tmp_path / "plain")
 
 
 def test_what_is_saved_is_loaded_again(result: Result, samples: np.ndarray, tmp_path: Path) -> None:

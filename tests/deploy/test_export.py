@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from taglio import weights
-from taglio.deploy.export import LAYOUTS, OVMS, TRITON, export
+from taglio.deploy.export import LAYOUTS, OVMS, PLAIN, TRITON, export
 from taglio.deploy.folder import read
+from taglio.deploy.verify import HOLDS
 from taglio.deploy.write import Answered, read_answered
 from taglio.errors import BadArtifact, BadOption
 from taglio.flow.export import export as export_workspace
@@ -25,6 +26,16 @@ pytest.importorskip("openvino")
 @pytest.fixture(params=[onnxruntime.NAME, openvino.NAME])
 def delivery(request: pytest.FixtureRequest, tmp_path: Path) -> Delivery:
     return delivered(tmp_path, request.param)
+
+
+def test_plain_is_the_delivered_folder(delivery: Delivery, tmp_path: Path) -> None:
+    exported(delivery.folder, tmp_path / "out", PLAIN)
+    copied, original = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "out", delivery.folder)
+    )
+    assert copied == original
+    assert Delivery(tmp_path / "out", delivery.components, delivery.manifest, []).verify().returncode == HOLDS
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -55,20 +66,16 @@ def test_a_changed_file_is_not_exported(delivery: Delivery, tmp_path: Path) -> N
     with (delivery.folder / name).open("ab") as file:
         file.write(b"\0")
     with pytest.raises(BadArtifact, match=f"{name}: changed since it was delivered"):
-        exported(delivery.folder, tmp_path / "out", OVMS)
+        exported(delivery.folder, tmp_path / "out", PLAIN)
 
 
 def test_a_full_disk_is_said_in_one_line(delivery: Delivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copyfile = shutil.copyfile
-
     def full(source: Path, target: Path) -> None:
-        if Path(target).parent.name == "1":  # a version in the repository
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
-        copyfile(source, target)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
 
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(shutil, "copy2", full)
     with pytest.raises(BadArtifact, match=r"out: the disk is full: free some space"):
-        exported(delivery.folder, tmp_path / "out", TRITON)
+        exported(delivery.folder, tmp_path / "out", PLAIN)
     assert not (tmp_path / "out").exists()
 
 
@@ -82,10 +89,11 @@ def test_nothing_outside_the_folder_is_exported(delivery: Delivery) -> None:
         read(delivery.folder)
 
 
-def test_without_samples_nothing_is_exported(delivery: Delivery, tmp_path: Path) -> None:
+def test_without_samples_only_the_folder_itself_is_exported(delivery: Delivery, tmp_path: Path) -> None:
     shutil.rmtree(delivery.folder / "samples")
     with pytest.raises(BadOption, match="holds no samples, which prove an export for OpenVINO Model Server"):
         exported(delivery.folder, tmp_path / "out", OVMS)
+    assert exported(delivery.folder, tmp_path / "out", PLAIN).models == ()
 
 
 def test_answers_that_differ_as_the_server_opens_the_files_are_refused(tmp_path: Path) -> None:
@@ -130,14 +138,13 @@ def test_the_command_line_exports_and_refuses_in_one_line(tmp_path: Path) -> Non
     assert (ran.code, ran.err) == (0, "")
     line = " ".join(ran.out.split())
     assert "1 model for triton; opened as the server opens it, its answers to 1 input are identical to" in line
-    again = taglio("export", folder, "--layout", "triton", tmp_path / "out")
-    refused(again, "out exists and is not an empty directory: give a new one")
-    ran = taglio("export", folder, "--layout", "triton", tmp_path / "other", "--json")
-    assert ran.json()["layout"] == "triton"
+    refused(taglio("export", folder, tmp_path / "out"), "out exists and is not an empty directory: give a new one")
+    ran = taglio("export", folder, tmp_path / "copy", "--json")
+    assert ran.json()["layout"] == "plain"
 
 
 def test_an_unknown_layout_and_a_workspace_without_deploy_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="`layout` zip: use triton or ovms"):
+    with pytest.raises(BadOption, match="`layout` zip: use plain, triton or ovms"):
         export_workspace(tmp_path, tmp_path / "out", "zip")
     with pytest.raises(BadArtifact, match="deploy: nothing was delivered here: run taglio build first"):
-        export_workspace(tmp_path, tmp_path / "out", OVMS)
+        export_workspace(tmp_path, tmp_path / "out", PLAIN)

@@ -114,7 +114,7 @@ def test_requests_are_not_joined_where_all_first_dimensions_are_dynamic_and_rows
 def test_types_that_triton_cannot_send_are_refused(tmp_path: Path) -> None:
     doubled = parsed("(double[1,4] x) => (double[1,4] y) { y = Add (x, x) }")
     folder = workspace_of(tmp_path / "work", doubled, {"x": np.ones((1, 4))}, openvino.NAME)
-    with pytest.raises(BadOption, match=r"it has no type for f64 \(x\): use deploy/ itself"):
+    with pytest.raises(BadOption, match=r"it has no type for f64 \(x\): use `layout` plain"):
         export_workspace(folder, tmp_path / "out", TRITON)
 
 

@@ -1,4 +1,4 @@
-"""Export a delivered folder as a server's model repository. All or nothing, and proven before it appears.
+"""Export a delivered folder as a server's model repository, or as it is. All or nothing, and proven before it appears.
 
 A repository holds a model for each component; a plan for several devices becomes a repository for each device, in a
 folder of its name, and README.md says which tensors cross. What a server would answer is proven as the delivered folder
@@ -26,12 +26,12 @@ from taglio.errors import BadArtifact, BadOption, MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
-TRITON, OVMS = "triton", "ovms"
+PLAIN, TRITON, OVMS = "plain", "triton", "ovms"
 _SERVERS: Mapping[str, Callable[[DeliveredModel, DeliveredPart, str, Joining, Path], ServedComponent]] = {
     TRITON: triton.served,
     OVMS: ovms.served,
 }
-LAYOUTS = tuple(_SERVERS)
+LAYOUTS = (PLAIN, *_SERVERS)
 _TITLES = {TRITON: triton.SERVER, OVMS: ovms.SERVER}
 
 
@@ -49,8 +49,8 @@ class ExportedModel:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What was exported: the layout, the folder, the models, and the largest distance of an answer from the delivered
-    one over `samples` inputs."""
+    """What was exported: the layout, the folder, the models (none if plain), and the largest distance of an answer from
+    the delivered one over `samples` inputs."""
 
     layout: str
     folder: str
@@ -67,7 +67,7 @@ class Export:
 def check_layout(layout: str) -> None:
     """Raise BadOption for an unknown layout."""
     if layout not in LAYOUTS:
-        raise BadOption(f"`layout` {layout}: use {' or '.join(LAYOUTS)}")
+        raise BadOption(f"`layout` {layout}: use {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}")
 
 
 def export(
@@ -79,31 +79,35 @@ def export(
     answered: Sequence[Answered],
 ) -> Export:
     """Write `model` to the new folder `target` under `name`. `joining` is by component. `answered` are inputs with the
-    delivered answers, by which the repository is proven.
+    delivered answers, by which a repository is proven.
 
     Raises BadOption if `target` is not empty, or a server cannot give the delivered answers.
     """
     check_layout(layout)
-    with _appearing(target) as draft, scratch() as folder:
-        served = _served(model, layout, name, joining, folder)
-        distance = _proven(model, layout, served, answered)
-        several = len(model.devices) > 1
-        for device in model.devices:
-            of_device = [component for component in served if component.part.device == device]
-            _write_repository(draft / _file_name(device) if several else draft, layout, of_device)
-        models = tuple(
-            ExportedModel(
-                component.part.device,
-                component.model_name,
-                f"{_file_name(component.part.device)}/{component.model_name}" if several else component.model_name,
-                component.rows,
-                component.remarks,
+    with _appearing(target) as draft:
+        if layout == PLAIN:
+            _copy(model.folder, draft)
+            return Export(layout, str(target), (), 0, 0.0)
+        with scratch() as folder:
+            served = _served(model, layout, name, joining, folder)
+            distance = _proven(model, layout, served, answered)
+            several = len(model.devices) > 1
+            for device in model.devices:
+                of_device = [component for component in served if component.part.device == device]
+                _write_repository(draft / _file_name(device) if several else draft, layout, of_device)
+            models = tuple(
+                ExportedModel(
+                    component.part.device,
+                    component.model_name,
+                    f"{_file_name(component.part.device)}/{component.model_name}" if several else component.model_name,
+                    component.rows,
+                    component.remarks,
+                )
+                for component in served
             )
-            for component in served
-        )
-        exported = Export(layout, str(target), models, len(answered), distance)
-        artifact.write_bytes(draft / README, _readme(model, served, exported).encode())
-        return exported
+            exported = Export(layout, str(target), models, len(answered), distance)
+            artifact.write_bytes(draft / README, _readme(model, served, exported).encode())
+            return exported
 
 
 @contextmanager
@@ -126,6 +130,18 @@ def _appearing(target: Path) -> Iterator[Path]:
                 folder.rmdir()
 
 
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder, and check every copied file against the hash of its original."""
+    for path in sorted(source.rglob("*")):
+        copied = target / path.relative_to(source)
+        if path.is_dir():
+            copied.mkdir()
+            continue
+        shutil.copy2(path, copied)
+        if weights.sha256(path) != weights.sha256(copied):
+            raise BadArtifact(f"{copied}: differs from {path} after copying: check the disk, and export again")
+
+
 def _served(
     model: DeliveredModel, layout: str, name: str, joining: Mapping[str, Joining], folder: Path
 ) -> list[ServedComponent]:
@@ -146,7 +162,7 @@ def _proven(
     if not answered:
         raise BadOption(
             f"{model.folder}: holds no samples, which prove an export for {_TITLES[layout]}: build it again with "
-            "samples"
+            "samples, or use `layout` plain"
         )
     with scratch() as folder:
         parts = []
@@ -173,7 +189,7 @@ def _proven(
             reason = str(error).replace(f"{folder}: ", "")
             raise BadOption(
                 f"{model.folder} cannot be exported for {_TITLES[layout]}: opened with the settings that it can "
-                f"express, {reason}: use taglio serve, or the directory itself"
+                f"express, {reason}: use `layout` plain"
             ) from None
 
 

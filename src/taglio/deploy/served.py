@@ -59,6 +59,6 @@ def check_tensors(part: DeliveredPart, server: str, ports: tuple[RuntimePort, ..
     """Raise BadOption for a tensor of a type that is not in `types`, or without elements."""
     for port in ports:
         if port.dtype not in types:
-            raise refused(part, server, f"it has no type for {port.dtype} ({port.name})", "use deploy/ itself")
+            raise refused(part, server, f"it has no type for {port.dtype} ({port.name})", "use `layout` plain")
         if 0 in port.dims:
-            raise refused(part, server, f"tensor {port.name} has no elements", "use deploy/ itself")
+            raise refused(part, server, f"tensor {port.name} has no elements", "use `layout` plain")

@@ -89,7 +89,7 @@ def _with_onnxruntime(
     unsafe = sorted(set(entries) - WITHOUT_EFFECT_ON_ANSWERS)
     if unsafe:
         reason = f"answers may depend on {unsafe[0]}, which it cannot set"
-        raise refused(part, SERVER, reason, "use taglio serve, or deploy/ itself")
+        raise refused(part, SERVER, reason, "use taglio serve or `layout` plain")
     remarks = []
     if entries.get(_SPINNING) == "0":
         remarks.append("threads spin while they wait (ONNX Runtime's default; delivered with allow_spinning=0)")
@@ -133,7 +133,7 @@ def _with_openvino(
     precision = settings["INFERENCE_PRECISION_HINT"]
     unsafe = sorted(set(settings) - {*_PASSED_ON, "INFERENCE_PRECISION_HINT"})
     if unsafe:
-        raise refused(part, SERVER, f"it cannot set {unsafe[0]}", "use `layout` ovms, or deploy/ itself")
+        raise refused(part, SERVER, f"it cannot set {unsafe[0]}", "use `layout` ovms or plain")
     if precision == "bf16":
         parameters = {**kept, "HINT_BF16": "YES"}
         applied = {**kept, "INFERENCE_PRECISION_HINT": "bf16"}
@@ -146,15 +146,13 @@ def _with_openvino(
                 part,
                 SERVER,
                 f"its OpenVINO backend cannot ask for float32, and on processors with bfloat16 {lost}",
-                "use `layout` ovms, or deploy/ itself",
+                "use `layout` ovms or plain",
             )
         remarks.append("Triton cannot ask OpenVINO for float32, so the file keeps each layer in float32")
         if bfloat16_refusal():
             remarks.append("this processor lacks bfloat16, so that was not shown by running it")
     else:
-        raise refused(
-            part, SERVER, f"it cannot set INFERENCE_PRECISION_HINT={precision}", "use `layout` ovms, or deploy/ itself"
-        )
+        raise refused(part, SERVER, f"it cannot set INFERENCE_PRECISION_HINT={precision}", "use `layout` ovms or plain")
     ports = signature(part.runtime, files[0])
     check_tensors(part, SERVER, (*ports.inputs, *ports.outputs), _OF_OPENVINO)
     scalars = [port.name for port in ports.inputs if not port.dims]

@@ -6,7 +6,7 @@ from taglio import artifact
 from taglio.components.build import Manifest
 from taglio.components.build import read as read_components
 from taglio.deploy import export as layouts
-from taglio.deploy.export import TRITON, Export, check_layout
+from taglio.deploy.export import PLAIN, TRITON, Export, check_layout
 from taglio.deploy.folder import read
 from taglio.deploy.served import Joining
 from taglio.deploy.write import read_answered
@@ -17,7 +17,7 @@ from taglio.run.in_process import Executor
 from taglio.transaction import held
 
 
-def export(folder: Path, target: Path, layout: str) -> Export:
+def export(folder: Path, target: Path, layout: str = PLAIN) -> Export:
     """Export what is delivered in the workspace `folder` to the new folder `target`.
 
     Raises BadOption if the target is not empty or the server cannot give the same answers, BadArtifact if nothing was

@@ -76,8 +76,9 @@ class Result:
         with changing(Path(folder), create=True) as draft:
             write(draft, self, with_samples=samples)
 
-    def export(self, folder: str | os.PathLike[str], layout: str) -> Export:
-        """Write a model repository to the new `folder`, of Triton ("triton") or OpenVINO Model Server ("ovms").
+    def export(self, folder: str | os.PathLike[str], layout: str = "plain") -> Export:
+        """Write what runs without taglio to the new `folder`: "plain" is deploy/ as `save` writes it, "triton" and
+        "ovms" are model repositories of Triton and OpenVINO Model Server.
 
         Raises BadOption if `folder` is not empty, the plan is for a GPU, or the server cannot give the same answers.
         """

@@ -263,6 +263,9 @@ def checked(result: Checked) -> None:
 
 def exported(export: Export) -> None:
     """Print what was exported, what proves it, and what the server does otherwise."""
+    if not export.models:
+        say(f"wrote {export.folder}: a copy of {workspace.DEPLOY}/, every file checked by its hash")
+        return
     say(
         f"wrote {export.folder}, {plural(len(export.models), 'model')} for {export.layout}; opened as the server opens "
         f"it, its answers to {plural(export.samples, 'input')} are {export.agreement} those delivered"
