@@ -237,7 +237,7 @@ COMMANDS = (
     Command(
         "export",
         "flow:export",
-        "write deploy/ as a model repository of Triton or OpenVINO Model Server",
+        "write deploy/ as a model repository of Triton or OpenVINO Model Server, or copy it unchanged",
         "folder --layout target",
         {
             "--layout": option(
