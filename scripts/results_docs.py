@@ -21,10 +21,9 @@ HEAD = """# Results
 
 <!-- Written by `make reference` from the files in benchmarks/results: run a benchmark to change it. -->
 
-Every figure comes from the newest result file that has it, for each kind of processor. The file names the
-instruction sets that make the kind, the machine, versions and raw figures. A link shows its date, and its commit if
-recorded. *Open*: not measured on that kind. Method: `benchmarks/METHOD.md`. × is speed
-over float in ONNX Runtime.
+Every figure comes from the newest result file of its kind of processor, with instruction sets, machine,
+versions, raw figures; a link shows date and commit. *Open*: not measured on that kind. Method:
+`benchmarks/METHOD.md`. × is speed over float in ONNX Runtime.
 
 """
 
@@ -324,7 +323,7 @@ def older(results: Sequence[ResultFile]) -> str:
         raise ValueError("CHANGELOG.md names no release")
     version, date = release.groups()
     newer = sorted({result.benchmark for result in results if result.moment[:10] > date})
-    text = f"Files dated up to {date}, the day of release {version}, are of older code than this page."
+    text = f"Files dated up to {date} (release {version}) are of older code."
     return f"{text} Newer ones: {', '.join(newer) or 'none'}.\n\n"
 
 
