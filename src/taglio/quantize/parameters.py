@@ -39,7 +39,7 @@ class QuantizedWeight:
 
 def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorParameters:
     """Scale and zero point of an activation whose values lie in [low, high], as ONNX Runtime's `compute_scale_zp` gives
-    them. That is not called: its package imports sympy in some versions, which does not come with ONNX Runtime."""
+    them. That is not called: in versions 1.25 and 1.26 its package needs sympy, which does not come with it."""
     info = np.iinfo(_dtype(scheme.activation))
     is_symmetric = scheme.activation_symmetry == "symmetric"
     least, most = (-127 if is_symmetric and scheme.activation == "s8" else info.min), info.max
