@@ -46,7 +46,7 @@ def test_options_that_are_wrong(options: tuple[str, ...], words: tuple[str, ...]
 
 
 def test_a_missing_option_is_one_line(tiny: Case, tmp_path: Path) -> None:
-    refused(taglio("optimize", *tiny.arguments()), "-o/--out")
+    refused(taglio("quantize", *tiny.arguments(), "--method", "float16"), "-o/--out")
     out = ("-o", tmp_path / "out")
     refused(taglio("optimize", *tiny.arguments(), *out), "nothing is limited: give --max-error 1%", "--max-drop 1%")
     refused(taglio("plan", tmp_path), "nothing is limited")

@@ -167,3 +167,7 @@ def test_the_option_for_a_plan_allows_a_little_more_than_its_error(metric: Metri
     flag, text = option.removeprefix("--").split()
     value = float(text.rstrip("%")) / (100.0 if text.endswith("%") else 1.0)
     assert loss <= metric.bound(metric.argument, value) <= 1.2 * loss + 1e-9, flag
+
+
+def test_a_limit_for_rounding_alone_is_one_that_a_user_would_give() -> None:
+    assert answer.limit_option(Metric(), 5.7e-8) == "--max-error 0.001%"

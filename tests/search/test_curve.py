@@ -28,8 +28,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def levels(limits: Limits, base: float = 0.0, ahead: float = 1.0) -> list[tuple[float, float]]:
-    found = curve(TABLES, limits, base=base, ahead=ahead)
-    return [(round(each.max_error, 6), round(each.speed_up, 6)) for each in found]
+    predicted = curve(TABLES, limits, base=base, ahead=ahead)
+    return [(round(each.max_error, 6), round(each.speed_up, 6)) for each in predicted]
 
 
 @pytest.mark.usefixtures("asked")

@@ -45,6 +45,7 @@ def test_a_rejected_plan_says_its_speed_and_why() -> None:
     assert on_unseen.line(RELATIVE, 0.01) == (
         "a faster plan (about 1.62 ×, not confirmed) was rejected on unseen inputs: error 1.30% (1.00% allowed)"
     )
+    assert "error 1.004% (1.000% allowed)" in rejection(1.62, 0.0095, 0.01004, 0.012).line(RELATIVE, 0.01)
     assert on_unseen.needed == 0.013 and on_unseen.room < 0.8
     assert rejection(1.62, 0.008, 0.012, 0.0085, room=0.8).room == pytest.approx(0.64)
     at_end = rejection(1.5, 0.0099, None, 0.0121)

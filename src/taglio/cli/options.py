@@ -183,7 +183,7 @@ OPTIONS: dict[str, Facts] = {
         metavar="MODEL",
     ),
     "folder": option("workspace directory", type=path, metavar="OUT"),
-    "--out": option("workspace directory", type=path, required=True),
+    "--out": option("workspace directory", type=path, default=Path("out")),
     "--no-samples": option("leave samples out of deploy/, for private data", action="store_false", dest="samples"),
     "--json": option("print one JSON object instead of tables", **_FLAG),
     "--verbose": option("print every table and note, not only the answer", **_FLAG),

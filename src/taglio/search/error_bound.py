@@ -42,13 +42,13 @@ def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metr
             able[block] = fits
         else:  # it is faster because of its neighbours' forms: such a saving costs no error of its own
             free_s += saved_s[fastest]
-    errors: dict[tuple[str, str], float] = {}
+    errors, measured_s = dict[tuple[str, str], float](), dict[str, dict[str, float]]()
     pairs = [(block, form) for block, saved_s in able.items() for form in saved_s]
     by_saving = sorted(pairs, key=lambda pair: able[pair[0]][pair[1]], reverse=True)
     for block, form in reported(by_saving, "each block alone", work.progress):
         errors[block, form] = meter.error({block: forms[form]})
-        known = {name: {form: saved for form, saved in able[name].items() if (name, form) in errors} for name in able}
-        if most_saved(known, errors, limit) >= room.needed_s:
+        measured_s.setdefault(block, {})[form] = able[block][form]
+        if most_saved(measured_s, errors, limit) >= room.needed_s:
             return ""
         if free_s + most_saved(able, errors, _LENIENT * limit) < room.needed_s:
             return (

@@ -55,7 +55,8 @@ class Rejected:
     def line(self, metric: Metric, limit: float) -> str:
         """What the rejection cost in speed, and why."""
         plan = f"a faster plan (about {self.speed_up:.2f} ×, not confirmed) was rejected"
-        reached, most = metric.text(self.error, 2), metric.text(limit, 2)
+        digits = next((digits for digits in (2, 3) if metric.text(self.error, digits) != metric.text(limit, digits)), 4)
+        reached, most = metric.text(self.error, digits), metric.text(limit, digits)
         if self.at_end:
             return f"{plan}: on other inputs its {metric.title} may reach {reached} ({most} allowed; one-sided 80 %)"
         return f"{plan} on unseen inputs: {metric.title} {reached} ({most} allowed)"

@@ -27,8 +27,8 @@ def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) ->
     )
     if may.sum(axis=2).prod(axis=1, dtype=float).sum() > 1e5:  # too many for HiGHS
         return None, -np.inf
-    choices = [(value, each) for value, row in enumerate(may) for each in product(*map(np.flatnonzero, row))]
-    value, copies = np.array([each for each, _ in choices]), np.array([each for _, each in choices])
+    choices = [(value, numbers) for value, row in enumerate(may) for numbers in product(*map(np.flatnonzero, row))]
+    value, copies = np.array([value for value, _ in choices]), np.array([numbers for _, numbers in choices])
     ends = costs.ends(labels, value)
     served = costs.given(ends, copies)
     amounts = costs.by_value(costs.limited, ends, served)
@@ -58,8 +58,8 @@ def _one_of_each(
     highs.addVars(count, np.zeros(count), np.ones(count))
     highs.changeColsCost(count, columns, amounts[:, 0] * scale)
     highs.changeColsIntegrality(count, columns, np.full(count, highspy.HighsVarType.kInteger))
-    for each in np.unique(group):
-        members = np.flatnonzero(group == each).astype(np.int32)
+    for number in np.unique(group):
+        members = np.flatnonzero(group == number).astype(np.int32)
         highs.addRow(1.0, 1.0, len(members), members, np.ones(len(members)))
     for row, limit in zip(amounts.T, limits, strict=True):
         if np.isfinite(limit):
@@ -70,6 +70,6 @@ def _one_of_each(
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return None, np.inf
     info = highs.getInfo()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    taken = np.array(highs.getSolution().col_value) > 0.5 if found else None
+    is_solved = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    taken = np.array(highs.getSolution().col_value) > 0.5 if is_solved else None
     return taken, float(info.mip_dual_bound) / scale
