@@ -141,3 +141,12 @@ def test_where_all_int8_does_not_run_that_of_another_place_is_compared() -> None
     rows = ledger(timed("float32", ORT, 10.0), timed("int8", ORT, 6.0), timed("float32", NAME, 8.0), refused)
     assert rows.int8.key == ("int8", ORT)
     assert rows.having(replace(rows.int8, refused="nor can ONNX Runtime")).int8 is rows.float32
+
+
+def test_rivals_of_the_winner_are_the_first_of_other_places_and_its_neighbours() -> None:
+    here = [timed(name, ORT, seconds) for name, seconds in (("plan 1", 1.0), ("plan 2", 1.04), ("plan 3", 1.06))]
+    there = [timed(name, NAME, seconds) for name, seconds in (("plan 1", 1.09), ("plan 2", 1.095), ("plan 4", 1.2))]
+    race = ledger(timed("float32", ORT, 1.02), *here, *there)
+    assert [entry.key for entry in race.rivals(here[0])] == [("plan 1", NAME), ("plan 2", ORT)]
+    assert race.rivals(race.float32) == []
+    assert race.rivals(timed("plan 5", ORT, 0.9)) == []

@@ -34,7 +34,7 @@ def by_race(work: Work, decision: Decision, limits: Limits, patience: Patience, 
     rivals: each would be run on all held-out inputs."""
     ends = {decision.plan.fingerprint(): decision}
     is_slow = work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s
-    entries = [] if is_slow else [*also, *decision.rivals()]
+    entries = [] if is_slow else [*also, *decision.ledger.rivals(decision.winner)]
     rivals = {decision.of(work, entry).plan.fingerprint(): entry for entry in entries}
     plans = [decision.plan, *(decision.of(work, entry).plan for entry in rivals.values())]
 

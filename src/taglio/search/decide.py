@@ -25,9 +25,6 @@ from taglio.search.places import studied
 from taglio.search.search import best, least_error
 from taglio.search.unseen import Rejected
 
-# Finalists whose times differ by less than this factor are told apart by openings, at most so many beside the winner.
-_CLOSE, _RIVALS = 1.05, 2
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
@@ -64,15 +61,6 @@ class Decision:
         return replace(
             self, winner=entry, plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices))
         )
-
-    def rivals(self) -> list[Entry]:
-        """The fastest plans that keep the limit as far as is known and that the race does not tell from the winner, at
-        most two."""
-        if self.winner.key == self.ledger.float32.key:
-            return []
-        most_s, out = _CLOSE * self.winner.measured_s, (self.winner.key, self.ledger.float32.key)
-        close = [entry for entry in self.ledger.holding if entry.key not in out and entry.measured_s <= most_s]
-        return close[:_RIVALS]
 
     def accepting(self, work: Work, entry: Entry, limits: Limits) -> "Decision | None":
         """The same with another entry as the winner, if it runs on all held-out inputs and is accepted there."""

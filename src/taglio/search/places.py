@@ -18,8 +18,9 @@ from taglio.runtimes.places import AUTO, refusal
 from taglio.runtimes.session import RUNTIMES
 from taglio.search.ledger import FloatModels, Measurement, Variant
 
-# A place may still win if the latency to expect there is at most this many times the least.
-REACH = 1.08
+# A place may still win if the latency to expect there is at most this many times the least. At 1.08, the place of the
+# best plan of ultraface on AVX2 was left out in one search of two: it lay between 1.02 and 1.14 (short races).
+REACH = 1.15
 # A run is taken to last this long at least.
 _SHORTEST_S = 1e-5
 # If float alone uses this share of a place's limit, too little is left for any int8 block.
