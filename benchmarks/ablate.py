@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from math import exp, log
 from statistics import fmean
 from typing import Any
@@ -27,6 +27,8 @@ from typing import Any
 import taglio
 from cases import CACHE, CASES, ROOT, Kept, markdown, paths, write
 from taglio.flow import optimize as optimize_module
+from taglio.lab import work as work_module
+from taglio.lab.budget import Budget
 from taglio.search import explore as explore_module
 from taglio.search import finalists as finalists_module
 from taglio.search import form_race
@@ -40,6 +42,16 @@ LIMIT = 0.01
 def _plain_rules(*given: Any) -> dict[str, Any]:
     """Float and all int8, without the plans that rules make."""
     return {name: forms for name, forms in by_rules(*given).items() if name in ("float32", "int8")}
+
+
+BUDGET = tuple(each.name for each in fields(Budget))
+
+
+def _halved(*names: str) -> list[tuple[Any, str, Any]]:
+    """What replaces the budget by one with half of these numbers."""
+    usual = Budget()
+    halves = {name: type(getattr(usual, name))(getattr(usual, name) / 2) for name in names}
+    return [(work_module, "Budget", lambda: replace(usual, **halves))]
 
 
 # What replaces which name of which module, by mechanism.
@@ -56,9 +68,12 @@ MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "refinement": [(explore_module, "refine", lambda _model, _graph, profile, *_, **__: profile)],
     "another search": [(explore_module.PlaceSearch, "search_again", lambda *_: False)],
     "several finalists": [(finalists_module, "FINALISTS", 1)],
+    # Numbers of the budget, each by itself and then all.
+    **{f"half of {name}": _halved(name) for name in BUDGET},
+    "half of the budget": _halved(*BUDGET),
 }
-# Those that the simulated machines have a part in.
-SIMULATED = ("", "corrections", "rules", "refinement", "another search", "several finalists")
+# Those that the simulated machines have no part in.
+REAL = ("bfloat16", "bounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +166,13 @@ def main() -> None:
         network, without = options.one
         print(json.dumps(asdict(measure(network, without, options.effort, options.threads))))
         return
-    all_there = MECHANISMS if options.real else SIMULATED
-    mechanisms = ["", *filter(None, options.without.split(","))] if options.without else [*all_there]
+    mechanisms = (
+        ["", *filter(None, options.without.split(","))]
+        if options.without
+        else [*MECHANISMS]
+        if options.real
+        else [name for name in MECHANISMS if name not in REAL]
+    )
     if options.real:
         table, figures = real(options, mechanisms)
     else:

@@ -22,8 +22,9 @@ from taglio.scratch import scratch
 class Patience:
     """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
     `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`). Candidates are chosen by `choosing` openings.
-    An opening times from `least_pairs` to `most_pairs`. Where openings take so long that `openings` do not fit, a race
-    has at least `fewest`. `doubt` is that of the lower end at which a plan replaces float."""
+    An opening times from `least_pairs` to `most_pairs`: openings differ more than the pairs of one. Where openings take
+    so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the lower end at which a plan
+    replaces float."""
 
     openings: int = 8
     choosing: int = 3
@@ -33,7 +34,7 @@ class Patience:
     slow_seconds: float = 60.0
     slow_run_s: float = 0.03
     least_pairs: int = 3
-    most_pairs: int = 30
+    most_pairs: int = 15
     doubt: float = DOUBT
 
     def seconds_for(self, run_s: float) -> float:
