@@ -2,9 +2,12 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from itertools import pairwise
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +19,7 @@ from taglio.confirm.race import Patience, Race, compared, confirm
 from taglio.deploy import verify
 from taglio.deploy.write import write_source
 from taglio.errors import MeasurementFailed
+from taglio.profile.busy import BusyWatch
 from tests.models import parsed
 
 QUICK = Patience(openings=4, seconds=2.0, most_pairs=9)
@@ -54,6 +58,30 @@ def test_a_model_of_an_eighth_of_the_work_is_clearly_faster(race: Race, folders:
     assert result.openings >= QUICK.fewest
     assert result.ratio > 2.0
     assert result.float_s > result.plan_s > 0.0
+
+
+class Disturbed:
+    """A race of openings of a second, in which other programs use all processors."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def open(self, *_: object) -> list[list[float]]:
+        self.now_s += 1.0
+        return [[2.0], [1.0]]
+
+    def watch(self) -> BusyWatch:
+        return BusyWatch(lambda: (self.now_s, 0.0, self.now_s))
+
+
+@pytest.mark.parametrize(("most_seconds", "openings"), [(inf, 20), (13.0, 13)])
+def test_a_race_that_others_disturb_takes_twice_its_time_but_never_more_than_it_may(
+    most_seconds: float, openings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race: Any = Disturbed()
+    monkeypatch.setattr(time, "monotonic", lambda: race.now_s)
+    confirm(race, Path(), Path(), 0.01, Patience(openings=4, seconds=10.0, most_seconds=most_seconds))
+    assert race.now_s == openings
 
 
 def test_candidates_are_compared_in_the_same_openings(race: Race, folders: tuple[Path, Path, Path]) -> None:

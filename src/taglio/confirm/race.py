@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -21,7 +22,8 @@ from taglio.scratch import scratch
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
-    `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`). Candidates are chosen by `choosing` openings.
+    `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`), or twice that where other programs disturb
+    it, but never after more than `most_seconds`. Candidates are chosen by `choosing` openings.
     An opening times from `least_pairs` to `most_pairs`: openings differ more than the pairs of one. Where openings take
     so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the lower end at which a plan
     replaces float."""
@@ -33,6 +35,7 @@ class Patience:
     seconds: float = 12.0
     slow_seconds: float = 60.0
     slow_run_s: float = 0.03
+    most_seconds: float = inf
     least_pairs: int = 3
     most_pairs: int = 15
     doubt: float = DOUBT
@@ -108,7 +111,7 @@ def confirm(
 ) -> Speedup:
     """The speed-up of `plan` over `base`. A run of `base` takes about `run_s` seconds.
 
-    Openings that other programs disturbed are repeated, which at most doubles the time, and the quietest count: while
+    Openings that other programs disturbed are repeated, as far as `patience` allows, and the quietest count: while
     other programs used one of two processors, a plan of 3.7 × was between 3.0 and 3.8.
     """
     patience = patience or USUAL
@@ -122,7 +125,8 @@ def confirm(
         so_far = _over([openings[index] for index in kept(watch.windows, patience.openings)], patience.doubt)
         is_quiet = sum(window.others <= QUIET for window in watch.windows) >= min(len(openings), patience.openings)
         spent_s = time.monotonic() - start
-        late = spent_s + spent_s / len(openings) > budget_s * (1 if is_quiet else PATIENCE)
+        end_s = min(patience.most_seconds, budget_s * (1 if is_quiet else PATIENCE))
+        late = spent_s + spent_s / len(openings) > end_s
         if len(openings) >= patience.openings:
             if late or (is_quiet and so_far.half_width <= patience.half_width):
                 return so_far

@@ -51,7 +51,8 @@ class Clock:
         usual, share = race.USUAL, max(_LEAST_RACE, min(1.0, self._effort))
         usual = replace(usual, seconds=share * usual.seconds, slow_seconds=share * usual.slow_seconds)
         left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
-        return replace(usual, seconds=min(usual.seconds, left_s), slow_seconds=min(usual.slow_seconds, left_s))
+        seconds, slow_seconds = min(usual.seconds, left_s), min(usual.slow_seconds, left_s)
+        return replace(usual, seconds=seconds, slow_seconds=slow_seconds, most_seconds=left_s)
 
     def rate_patience(self, usual: Patience) -> RatePatience:
         """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
