@@ -63,6 +63,13 @@ def test_nothing_is_broken_where_nothing_changed(unchanged: Checked, capsys: pyt
     assert table.splitlines()[-1].startswith(("every promise", "a promise is broken"))  # of speed, on a busy machine
 
 
+def test_where_float_was_delivered_nothing_is_raced(out: Path) -> None:
+    outcome = artifact.load(out / "outcome.json", "outcome", Outcome)
+    artifact.save(out / "outcome.json", "outcome", outcome.model_sha256, replace(outcome, speedup=None))
+    promise = row(check(out), "speed-up")
+    assert (promise.then, promise.now, promise.verdict) == ("none promised", "not raced", REPORTED)
+
+
 def test_a_changed_file_is_named_and_nothing_is_run(out: Path) -> None:
     with (out / "deploy" / "model.onnx").open("ab") as file:
         file.write(b"\0")

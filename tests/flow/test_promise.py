@@ -75,10 +75,6 @@ def test_the_capacity(now: Figure, same_processor: bool, verdict: Verdict) -> No
     assert promise.then == "2.00 × (1.90 to 2.10) that of the source with one caller"
 
 
-def test_a_result_that_kept_float_promised_no_speed_up() -> None:
-    assert speed_promise(None, speed(1.0, 0.99, 1.01), same_processor=True).verdict is REPORTED
-
-
 @pytest.mark.parametrize(
     ("verdicts", "code"),
     [([HOLDS, REPORTED], 0), ([HOLDS, UNKNOWN], 6), ([UNKNOWN, BROKEN, HOLDS], 5)],

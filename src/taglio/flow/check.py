@@ -241,6 +241,8 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
     then, rate = (None, None) if outcome is None else (outcome.speedup, outcome.rate)
     if len(record.delivered.devices) > 1:
         return Promise("speed-up", "for several devices", "not raced", Verdict.REPORTED, "taglio run measures it there")
+    if then is None and rate is None:
+        return Promise("speed-up", "none promised", "not raced", Verdict.REPORTED)
     model, base = Path(record.setup.model), ""
     if not record.setup.model or not model.exists():
         model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
@@ -254,7 +256,8 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
         reason = one_line(error, 200)
         if rate is not None:
             return Promise("capacity", multiple(rate.over_one), "not measured", Verdict.UNKNOWN, reason)
-        return Promise("speed-up", str(then or "none promised"), "not raced", Verdict.UNKNOWN, reason)
+        return Promise("speed-up", str(then), "not raced", Verdict.UNKNOWN, reason)
+    assert then is not None, "where none was promised, nothing is raced"
     return speed_promise(then, now, same_processor=same_processor, base=base)
 
 

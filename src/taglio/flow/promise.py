@@ -92,11 +92,9 @@ def files_promise(delivered: int, changed: Sequence[str]) -> Promise:
     return Promise("files", plural(delivered, "file"), now, Verdict.BROKEN if changed else Verdict.HOLDS, detail)
 
 
-def speed_promise(then: Speedup | None, now: Speedup, *, same_processor: bool, base: str = "") -> Promise:
+def speed_promise(then: Speedup, now: Speedup, *, same_processor: bool, base: str = "") -> Promise:
     """Whether the speed-up reaches the lower end of what was promised; on another processor it is only reported.
     `base` says if the source model is not the one of then."""
-    if then is None:
-        return Promise("speed-up", "none promised", str(now), Verdict.REPORTED, base)
     promise = Promise("speed-up", str(then), str(now), Verdict.HOLDS, base)
     return _reached(promise, now.high >= then.low, same_processor=same_processor)
 
