@@ -27,6 +27,8 @@ from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
 from taglio.deploy.write import read_samples, write_source
+from taglio.flow.confirm import raced_inputs
+from taglio.flow.opening import open_work
 from taglio.lab.setup import Setup
 from taglio.model.load import load as load_network
 from taglio.scratch import scratch
@@ -71,13 +73,14 @@ def run(name: str, number: int, asked: argparse.Namespace) -> Row:
 
 
 def long_race(out: Path, openings: int) -> Speedup:
-    """The deploy/ of a workspace beside the source model, over so many openings of both."""
+    """The deploy/ of a workspace beside the source model, on the inputs of its own race, over so many openings of both:
+    the time of a run depends on its input."""
     setup = load(out / "setup.json", "setup", Setup)
     manifest = json.loads((out / "deploy" / verify.MANIFEST).read_text())
     patience = Patience(openings=openings, fewest=openings, half_width=1e9, seconds=60.0, slow_seconds=240.0)
     with scratch() as base:
         write_source(base, Path(setup.model), manifest["inputs"], manifest["outputs"], setup.threads)
-        with Race(read_samples(out / "deploy")) as race:
+        with Race(raced_inputs(open_work(setup))) as race:
             return confirm(race, base, out / "deploy", setup.run_s, patience)
 
 
