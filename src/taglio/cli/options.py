@@ -368,11 +368,6 @@ OPTIONS: dict[str, Facts] = {
         metavar="A,B",
     ),
     "--points": option("with --axes: number of plans on the front (default 8)", type=positive, metavar="N"),
-    "--by": option(
-        "order of the blocks: damage (error alone in int8; default), saved (time), or worth (time saved per error)",
-        choices=("damage", "saved", "worth"),
-        default="damage",
-    ),
     "--runs": option("number of timed runs (default 100; fewer for a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),
     "--load": option(

@@ -171,7 +171,7 @@ COMMANDS = (
         {"--data": option("measure the error on these inputs instead of the workspace's", type=path)},
         epilog="Exit code 5: a promise is broken. 6: none is broken, but one cannot be judged.",
     ),
-    Command("report", "flow:report", "write the HTML report and print its tables", "folder --by"),
+    Command("report", "flow:report", "write the HTML report and print its tables", "folder"),
     Command(
         "cluster start",
         "devices:start",

@@ -1,4 +1,4 @@
-"""What is shown, as values: text, tables, bars, charts. `templates/parts.html.j2` draws and console.py prints them."""
+"""What is shown, as values: text, tables, charts. `templates/parts.html.j2` draws and console.py prints them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,39 +72,6 @@ class Legend:
     """Samples of colours, by CSS class, with their meanings."""
 
     items: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One row of a waterfall, from `start` to `end` in its own unit. `value` is shown at its right."""
-
-    label: str
-    start: float
-    end: float
-    value: str
-    look: str
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """A waterfall: bars on a common scale, which starts at 0 or below."""
-
-    bars: Sequence[Bar]
-    title: str = ""
-    caption: str = ""
-
-    def placed(self) -> list[tuple[Bar, float, float]]:
-        """Each bar with its left end and width, in per cent of the scale."""
-        ends = [end for bar in self.bars for end in (bar.start, bar.end) if isfinite(end)]
-        low = min(0.0, *ends) if ends else 0.0
-        span = (max(0.0, *ends) - low if ends else 0.0) or 1.0
-        placed_bars = []
-        for bar in self.bars:
-            left, right = sorted(max(0.0, min(100.0, (end - low) / span * 100)) for end in (bar.start, bar.end))
-            is_finite = isfinite(bar.start) and isfinite(bar.end)
-            placed_bars.append((bar, left, right - left) if is_finite else (bar, 0.0, 0.0))
-        return placed_bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,4 +154,4 @@ class Columns:
     look: str = ""
 
 
-Part = Text | Heading | Table | NamedValues | NamedItems | Legend | Bars | Chart | Columns
+Part = Text | Heading | Table | NamedValues | NamedItems | Legend | Chart | Columns

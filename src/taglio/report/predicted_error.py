@@ -78,14 +78,11 @@ def trade_off(material: Material) -> list[Part]:
         f"{plural(len(points), 'plan')} tried, {within_limit} within the {outcome.metric.title} "
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
-    return [Text(lede), *answer.front(outcome, "OUT"), chart, *tried(material)]
+    return [Text(lede), *answer.front(outcome, "OUT"), chart, *_tried(outcome)]
 
 
-def tried(material: Material, most: int | None = None) -> list[Part]:
-    """The plans that were timed or predicted (at most `most`), the fastest first, and why other places are out."""
-    outcome = material.outcome
-    if outcome is None:
-        return material.lacks(workspace.OUTCOME)
+def _tried(outcome: Outcome) -> list[Part]:
+    """The plans that were timed or predicted, the fastest first, and why other places are out."""
     chosen, metric = _chosen(outcome), outcome.metric
     points: list[Point] = []
     places_by_reason: dict[str, list[str]] = {}
@@ -115,7 +112,7 @@ def tried(material: Material, most: int | None = None) -> list[Part]:
     caption = f"Plans tried; the ratio is predicted ÷ measured{drift}"
     head = ["plan", "runtime", "predicted", "measured", "ratio", metric.title, "int8 blocks", ""]
     left_out = NamedItems([(", ".join(names), reason) for reason, names in places_by_reason.items()])
-    table = Table(head, rows[:most], caption, "dense", frozenset({1, 7}))
+    table = Table(head, rows, caption, "dense", frozenset({1, 7}))
     return [table, *([left_out] if places_by_reason else [])]
 
 
