@@ -102,21 +102,13 @@ def _row(backend: str, key: str, method: str, form: str, types: str, engine: str
 def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
     """ONNX Runtime's CPU provider, and float on its CUDA provider."""
     row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
-    plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
-    first, *other_rows = [row(form, "CPU all") for form in forms()]
-    levels = [plain(f"float32 {level}", FLOAT, engine=f"CPU {level}") for level in ("none", "basic", "extended")]
-    level_rows = [
-        row(form, f"CPU {level}", f" {level}")
-        for form in static_forms()
-        if form.key == "qdq-u8s8-sym-pc"
-        for level in ("basic", "extended")
-    ]
-    gpu = [
-        plain("float32 cuda", FLOAT, engine=cuda.NAME),
-        plain("float32 cuda tf32", FLOAT, engine=cuda.TF32),
-        _row("onnxruntime", "float16 cuda", "float16", "onnx", "f16", cuda.F16, file=files[FLOAT]),
-    ]
-    return (first, *levels, *other_rows, *level_rows, *gpu)
+    on_gpu = partial(_row, "onnxruntime", form="onnx", file=files[FLOAT])
+    return (
+        *(row(form, "CPU") for form in forms()),
+        on_gpu("float32 cuda", FLOAT, types="f32", engine=cuda.NAME),
+        on_gpu("float32 cuda tf32", FLOAT, types="f32", engine=cuda.TF32),
+        on_gpu("float16 cuda", "float16", types="f16", engine=cuda.F16),
+    )
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
@@ -158,7 +150,7 @@ def _nncf(max_error: float) -> tuple[WantedRow, ...]:
 
 
 def _onnxsim(max_error: float) -> tuple[WantedRow, ...]:
-    row = partial(_row, "onnxsim", form="onnx", engine="CPU all")
+    row = partial(_row, "onnxsim", form="onnx", engine="CPU")
     return (row(FLOAT, FLOAT, types="f32"), row("recommended", "recommended", types="", max_error=max_error))
 
 
@@ -233,13 +225,12 @@ def _pytorch() -> tuple[WantedRow, ...]:
 
 
 def _qkeras() -> tuple[WantedRow, ...]:
-    """Quantised after training, with fewer and fewer bits, in TensorFlow; with 8 bits also in TFLite."""
-    row = partial(_row, "qkeras")
-    static = partial(row, method="static", symmetric=True, per_channel=True)
+    """Quantised after training, with fewer and fewer bits, in TensorFlow."""
+    row = partial(_row, "qkeras", engine="tf.function")
+    static = partial(row, method="static", form="qkeras", symmetric=True, per_channel=True)
     return (
-        row("float32", FLOAT, "tf_keras", "f32", "tf.function"),
-        *(static(f"ptq-{n}", form="qkeras", types=f"u{n}s{n}", engine="tf.function") for n in (8, 6, 4)),
-        static("ptq-8 TFLite int8", form="tflite int8", types="u8s8", engine="TFLite"),
+        row("float32", FLOAT, "tf_keras", "f32"),
+        *(static(f"ptq-{n}", types=f"u{n}s{n}") for n in (8, 6, 4)),
     )
 
 
