@@ -59,7 +59,6 @@ def test_onnx_runtime_is_measured(compared: tuple[Path, Any]) -> None:
     measured = {name for name, row in found.items() if row["status"] == "measured"}
     assert {
         "float32",
-        "float32 none",
         "float16",
         "qdq-u8s8-sym-pc",
         "qdq-s8s8-asym-pt",
