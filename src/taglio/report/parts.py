@@ -100,18 +100,10 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Points joined by a line."""
-
-    look: str
-    points: Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have the same scale.
-    `limit` is a horizontal line with its name; the area above it is shaded. Values that are not finite are not drawn,
-    but counted."""
+    """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have the same scale, and a
+    line shows where they are equal; `bounds` are dashed lines through points. `limit` is a horizontal line with its
+    name; the area above it is shaded. Values that are not finite are not drawn, but counted."""
 
     label: str
     x: Axis
@@ -119,8 +111,7 @@ class Chart:
     marks: Sequence[Mark]
     caption: str = ""
     square: bool = False
-    curves: Sequence[Curve] = ()
-    band: Sequence[tuple[float, float, float]] = ()
+    bounds: Sequence[Sequence[tuple[float, float]]] = ()
     limit: tuple[float, str] | None = None
 
     def undrawn(self) -> int:
@@ -132,18 +123,15 @@ def _fits(value: float, axis: Axis) -> bool:
     return isfinite(value) and (axis.scale == "linear" or value > 0.0 or (axis.zero and value == 0.0))
 
 
-def curve(look: str, values: Sequence[float], function: Callable[[float], float], *, log: bool = False) -> Curve:
-    """The graph of `function` over the range of `values`."""
-    return Curve(look, [(x, function(x)) for x in spread(values, log=log)])
-
-
-def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
-    """61 evenly spaced values over the range of `values`; on a logarithmic axis evenly by ratio."""
+def bound(
+    values: Sequence[float], function: Callable[[float], float], *, log: bool = False
+) -> list[tuple[float, float]]:
+    """The graph of `function` at 61 values over the range of `values`; on a logarithmic axis evenly by ratio."""
     drawable = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
     if not drawable:
         return []
     spaced: list[float] = (np.geomspace if log else np.linspace)(min(drawable), max(drawable), 61).tolist()
-    return spaced
+    return [(x, function(x)) for x in spaced]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text, curve, spread
+from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text, bound
 from taglio.report.units import MISSING, ms, ms_decimals, percent
 
 _CHOSEN = "chosen plan"
@@ -53,8 +53,9 @@ def predicted_and_measured(material: Material) -> list[Part]:
         label = _CHOSEN if predicted == plan_s and name not in PURE else label
         marks.append(_mark(name, predicted, measured, look, symbol, label))
     caption = "Line: predicted equals measured."
-    if width < 10.0:
-        caption += f" Band: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
+    banded = width < 10.0
+    if banded:
+        caption += f" Dashed: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
     chart = Chart(
         "predicted against measured latency",
         Axis("predicted, ms"),
@@ -62,8 +63,7 @@ def predicted_and_measured(material: Material) -> list[Part]:
         marks,
         caption,
         square=True,
-        curves=[curve("identity", axis, lambda x: x)],
-        band=[(x, x / (1.0 + width), x * (1.0 + width)) for x in spread(axis)] if width < 10.0 else [],
+        bounds=[bound(axis, lambda x: x / (1.0 + width)), bound(axis, lambda x: x * (1.0 + width))] if banded else [],
     )
     return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], _numbers(unseen)])]
 
