@@ -19,7 +19,6 @@ _BOTH = (False, True)
 
 # ---- LiteRT
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
-_KERNELS = {"": "XNNPACK", " built-in": "built-in kernels"}
 
 # ---- PyTorch
 _INDUCTOR = "inductor (x86)"
@@ -29,13 +28,12 @@ _INDUCTOR = "inductor (x86)"
 class OnnxForm:
     """A form of the model as ONNX, shared by all back ends that read ONNX: they run the same file.
 
-    `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `select`.
+    `scheme` is None for forms that do not quantise activations statically.
     """
 
     key: str
     method: str
     scheme: Scheme | None = None
-    blocks: str = "all"
 
 
 def static_forms() -> tuple[OnnxForm, ...]:
@@ -57,13 +55,7 @@ def _narrow(form: OnnxForm) -> OnnxForm:
 def forms() -> tuple[OnnxForm, ...]:
     """Every ONNX form, float32 first."""
     dynamic = OnnxForm("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
-    mixed = [
-        OnnxForm(
-            f"mixed-{_sym(symmetric)}-top-{count}", "mixed", _scheme("u8", "s8", symmetric, True), f"top-flops:{count}"
-        )
-        for symmetric, count in product(_BOTH, (10, 20))
-    ]
-    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
+    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms())
 
 
 def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
@@ -173,7 +165,6 @@ def _onnx_row(
         f"{scheme.activation}{scheme.weight}",
         symmetric=scheme.activation_symmetry == "symmetric",
         per_channel=scheme.per_channel,
-        blocks=form.blocks,
         **source,
     )
 
@@ -182,9 +173,6 @@ def _litert() -> tuple[WantedRow, ...]:
     row = partial(_row, "litert")
     fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
-    def kernels_of(key: str, method: str, types: str, **how: Any) -> list[WantedRow]:
-        return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in _KERNELS.items()]
-
     def static(key: str, form: str, *, per_channel: bool = True) -> WantedRow:
         return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel)
 
@@ -192,14 +180,14 @@ def _litert() -> tuple[WantedRow, ...]:
         return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", **fast)
 
     return (
-        *kernels_of(FLOAT, FLOAT, "f32"),
+        row(FLOAT, FLOAT, _CONVERTER, "f32", "XNNPACK"),
         row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
-        *kernels_of("float16", "float16", "f16"),
-        *kernels_of("dynamic", "dynamic", "f32s8", **fast),
-        *kernels_of("int8", "static", "s8s8", symmetric=False, per_channel=True),
+        row("float16", "float16", _CONVERTER, "f16", "XNNPACK"),
+        row("dynamic", "dynamic", _CONVERTER, "f32s8", "XNNPACK", **fast),
+        static("int8", _CONVERTER),
         static("int8-pt", _CONVERTER, per_channel=False),
         static("int8-io", f"{_CONVERTER}, int8 in and out"),
-        *kernels_of("int16x8", "int16x8", "s16s8", **fast),
+        row("int16x8", "int16x8", _CONVERTER, "s16s8", "XNNPACK", **fast),
         static("int8-aeq", _QUANTIZER),
         static("int8-aeq-pt", _QUANTIZER, per_channel=False),
         quantizer("dynamic", "dynamic", "f32s8"),
