@@ -68,11 +68,11 @@ def profile(options: argparse.Namespace) -> Shown:
 
 def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
-    error_model, where = stages.error(options.folder, **arguments(options))
+    error_model, _ = stages.error(options.folder, **arguments(options))
 
     def tables() -> None:
         show(blocks.ranked(material.gather(options.folder)))
-        terminal.error(error_model, where if options.provider != "cpu" else "")
+        terminal.error(error_model)
 
     return Shown(error_model, tables)
 

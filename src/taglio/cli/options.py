@@ -249,12 +249,6 @@ OPTIONS: dict[str, Facts] = {
         choices=("pool", "worst-input"),
         default="pool",
     ),
-    "--provider": option(
-        "execution provider that measures the error: cpu (default; the int8 kernels that a plan runs), cuda, or auto, "
-        "a GPU if ONNX Runtime supports it",
-        choices=("cpu", "cuda", "auto"),
-        default="cpu",
-    ),
     "--keep-float": option(
         "keep blocks or operators with these names in float, such as '*head*' (repeatable)", **_LIST, metavar="PATTERN"
     ),

@@ -136,7 +136,7 @@ COMMANDS = (
         f"{_MODEL} --state {_DATA} --labels --calibration {_MEASURING} --max-error --out",
         {"--max-error": _ERROR_OF_SCHEME},
     ),
-    Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --provider --effort"),
+    Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --effort"),
     Command(
         "plan",
         "flow:plan",

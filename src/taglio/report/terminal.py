@@ -182,14 +182,12 @@ def profile(material: Material) -> None:
         say(f"Note: {doubt}")
 
 
-def error(error_model: ErrorModel, provider: str = "") -> None:
-    """Print how well unseen subsets were predicted, and the execution `provider` if it is worth telling."""
+def error(error_model: ErrorModel) -> None:
+    """Print how well unseen subsets were predicted."""
     show([*predicted_error.prediction_quality(error_model), predicted_error.facts(error_model)])
     if error_model.metric.own:
         _say_source(error_model.metric)
         say(f"the float model has {error_model.metric.name} = {error_model.metric.text(0.0)}")
-    if provider:
-        say(f"measured on {provider}")
 
 
 def plans(answer: Answer, names: Sequence[str], objective: Objective, alternatives: Sequence[Alternative]) -> None:
