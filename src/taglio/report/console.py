@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from taglio.report.parts import Cell, Columns, Heading, Legend, NamedItems, NamedValues, Part, Table, Text
+from taglio.report.parts import Cell, Columns, Heading, Legend, NamedValues, Part, Table, Text
 
 _LONGEST = 60  # letters of a row's name: TFLite's converter joins the names of all layers that it fused
 
@@ -32,9 +32,9 @@ def show(parts: Iterable[Part]) -> None:
                 say(f"\n{part.text}")
             case Legend():
                 say(", ".join(text for _, text in part.items))
-            case NamedValues() | NamedItems():
+            case NamedValues():
                 for name, text in part.items:
-                    say(f"{name}: {text}" if name else text)
+                    say(f"{name}: {text}")
             case Table():
                 _show_table(part)
             case Columns():

@@ -61,13 +61,6 @@ class NamedValues:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedItems:
-    """A list, each item with a name in bold."""
-
-    items: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Legend:
     """Samples of colours, by CSS class, with their meanings."""
 
@@ -142,4 +135,4 @@ class Columns:
     look: str = ""
 
 
-Part = Text | Heading | Table | NamedValues | NamedItems | Legend | Chart | Columns
+Part = Text | Heading | Table | NamedValues | Legend | Chart | Columns

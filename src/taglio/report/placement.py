@@ -7,7 +7,7 @@ from taglio.errors import plural
 from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Heading, Mark, NamedItems, NamedValues, Part, Table, Text
+from taglio.report.parts import Axis, Cell, Chart, Heading, Mark, NamedValues, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, shown, size
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
@@ -30,9 +30,8 @@ def decisions(plan: Plan, *, shared: bool = False) -> list[Part]:
         table = Table(["device", "form", "blocks"], [[*what, count] for what, count in counts], words=frozenset({1}))
         return [table, _totals(plan)]
     turns = ["Devices in one row take requests in turn."] if any(use.replicas for use in plan.usage) else []
-    notes = [("", note) for note in (*turns, *plan.binding, *plan.notes)]
-    parts: list[Part] = [_devices(plan), _crossings(plan), _totals(plan, shared=shared)]
-    return parts + ([NamedItems(notes)] if notes else [])
+    notes = [Text(note, "small") for note in (*turns, *plan.binding, *plan.notes)]
+    return [_devices(plan), _crossings(plan), _totals(plan, shared=shared), *notes]
 
 
 def _devices(plan: Plan) -> Table:

@@ -12,7 +12,7 @@ from taglio.flow.outcome import STEADY, Outcome
 from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedItems, NamedValues, Part, Table, Text, bound
+from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedValues, Part, Table, Text, bound
 from taglio.report.predicted_time import PURE
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
 from taglio.search.front import Point
@@ -108,7 +108,7 @@ def _tried(outcome: Outcome) -> list[Part]:
     drift = ", corrected for drift" if abs(outcome.drift - 1.0) > STEADY else ""
     caption = f"Plans tried; the ratio is predicted ÷ measured{drift}"
     head = ["plan", "runtime", "predicted", "measured", "ratio", metric.title, "int8 blocks", ""]
-    left_out = NamedItems([(", ".join(names), reason) for reason, names in places_by_reason.items()])
+    left_out = NamedValues([(", ".join(names), reason) for reason, names in places_by_reason.items()])
     table = Table(head, rows, caption, "dense", frozenset({1, 7}))
     return [table, *([left_out] if places_by_reason else [])]
 
