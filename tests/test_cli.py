@@ -246,7 +246,7 @@ def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: C
         ("optimize", "--effort", "1e300"),
         ("optimize", "--memory-limit", "9" * 400 + "GB"),
         ("optimize", "--shape", "x=9999999999999999999999x3"),
-        ("plan", "--points", "9" * 20),
+        ("run", "--runs", "9" * 20),
     ],
 )
 def test_numbers_beyond_all_use_are_refused(command: str, option: str, value: str) -> None:

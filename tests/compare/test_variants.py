@@ -1,13 +1,12 @@
 """The ONNX forms as files: each computes nearly what the model computes, or says why it is not there."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from taglio.compare.table import FLOAT, OnnxForm, forms
+from taglio.compare.table import FLOAT, forms
 from taglio.compare.variants import OnnxSource, Written, write
 from taglio.data.dataset import split
 from taglio.model.graph import build
@@ -36,7 +35,7 @@ def test_every_form_is_written_or_refused_with_a_reason(pyramid: tuple[OnnxSourc
     assert written.files.keys() | written.refusals.keys() == keys
     assert not written.files.keys() & written.refusals.keys()
     assert all(written.refusals.values())
-    assert {FLOAT, "float16", "qdq-u8s8-sym-pc", "mixed-asym-top-10"} <= written.files.keys()
+    assert {FLOAT, "float16", "qdq-u8s8-sym-pc"} <= written.files.keys()
 
 
 def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[OnnxSource, Written]) -> None:
@@ -62,12 +61,6 @@ def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[Onnx
 def test_a_form_that_no_block_has_is_refused(tmp_path: Path) -> None:
     written = write(source("conv_relu_chain", tmp_path), forms(), tmp_path / "models")
     assert written.refusals["int8-dynamic"] == "no block has an int8-dynamic form"
-
-
-def test_a_rule_that_chooses_nothing_is_a_reason(tmp_path: Path) -> None:
-    mixed = replace(next(form for form in forms() if form.method == "mixed"), blocks="none")
-    written = write(source("residual", tmp_path), (OnnxForm(FLOAT, FLOAT), mixed), tmp_path / "models")
-    assert written.refusals[mixed.key] == "no block matches the rule none"
 
 
 def test_types_are_those_asked_for(pyramid: tuple[OnnxSource, Written]) -> None:

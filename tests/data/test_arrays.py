@@ -293,25 +293,3 @@ def test_only_the_samples_that_are_used_are_held(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert len(data.samples) == 4
     assert peak < 60_000_000 < 400 * 100_000 * 4
-
-
-RAGGED = (InputSpec("a", ("B", "S", 4), "float32"), InputSpec("b", ("B", "T", 4), "float32"))
-
-
-def ragged(folder: Path, left_out: str = "") -> Path:
-    arrays: dict[str, Any] = {
-        f"{name}{index}": np.full((1, 2 + index, 4), index, np.float32) for index in (10, 2, 1) for name in "ab"
-    }
-    np.savez(folder / "ragged.npz", **{key: array for key, array in arrays.items() if key != left_out})
-    return folder / "ragged.npz"
-
-
-def test_samples_of_different_shapes_have_a_number_behind_each_name(tmp_path: Path) -> None:
-    dataset = load(ragged(tmp_path), RAGGED)
-    assert [sample["b"].shape for sample in dataset.samples] == [(1, 3, 4), (1, 4, 4), (1, 12, 4)]
-    assert [float(sample["a"].max()) for sample in dataset.samples] == [1.0, 2.0, 10.0]
-
-
-def test_a_numbered_sample_without_an_input_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"ragged\.npz: sample 2 has no 'b': add b2"):
-        load(ragged(tmp_path, "b2"), RAGGED)

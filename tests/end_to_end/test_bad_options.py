@@ -29,7 +29,6 @@ def test_a_bound_that_is_no_bound(bound: str, tiny: Case, workspace: Path) -> No
         (("--threads", "many"), ("--threads", "many must be a whole number")),
         (("--effort", "-1"), ("--effort", "-1 must be a number above 0")),
         (("--memory-limit", "-1GB"), ("--memory-limit", "-1GB is not a size")),
-        (("--optimization", "most"), ("--optimization", "most")),
         (("--seed", "-1"), ("--seed", "-1 must be at least 0")),
         (("--threads", "100000"), ("--threads", "100000 is more than", "cores")),
         (("--keep-float", "nothing*"), ("nothing*", "taglio inspect")),

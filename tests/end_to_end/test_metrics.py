@@ -11,6 +11,8 @@ import onnxruntime as ort
 import pytest
 
 from taglio import artifact
+from taglio.errors import BadOption, TaglioError
+from taglio.flow import stages
 from taglio.flow.outcome import Outcome
 from taglio.lab import work
 from taglio.report import terminal
@@ -44,15 +46,15 @@ def test_unknown_metrics_and_other_metrics_models_are_refused(workspace: Path) -
     refused(taglio("error", workspace, "--metric", "nowhere:f"), "nowhere:f", "cannot be imported")
 
 
-def test_the_report_lists_every_block_in_the_order_asked_for(workspace: Path) -> None:
+def test_the_report_lists_every_block_the_largest_error_first(workspace: Path) -> None:
     rows = taglio("report", workspace, "--json").json()["sensitivity"]
-    assert rows and all(row["damage"] is None or row["damage"] >= 0.0 for row in rows)
-    most_saved = max(rows, key=lambda row: row["float_s"] - row["int8_s"])
-    ran = taglio("report", workspace, "--by", "saved")
+    damages = [row["damage"] or 0.0 for row in rows]
+    assert damages and damages == sorted(damages, reverse=True) and damages[-1] >= 0.0
+    ran = taglio("report", workspace)
     assert ran.code == 0
     lines = ran.out.splitlines()
     head = next(index for index, line in enumerate(lines) if line.startswith("block "))
-    assert lines[head + 1].startswith(most_saved["block"])
+    assert lines[head + 1].startswith(rows[0]["block"])
 
 
 def test_a_gpu_that_is_not_there_is_refused_and_auto_says_what_it_took(
@@ -61,14 +63,15 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_says_what_it_took(
     if CUDA in ort.get_available_providers():
         pytest.skip("this ONNX Runtime offers CUDA")
     before = snapshot(profiled)
-    refused(taglio("error", profiled, "--provider", "cuda"), "--provider cuda", "CPUExecutionProvider", "use cpu")
+    with pytest.raises(BadOption, match=r"`provider` cuda: .*CPUExecutionProvider.* or use cpu"):
+        stages.error(profiled, provider="cuda")
     with monkeypatch.context() as patched:
         # Offered, but not to be started: ONNX Runtime then goes on without a word on the CPU.
         patched.setattr(work, "providers_for", lambda _: PROVIDERS)
-        refused(taglio("error", profiled, "--provider", "cuda"), f"offers {CUDA} but could not start it here")
+        with pytest.raises(TaglioError, match=f"offers {CUDA} but could not start it here"):
+            stages.error(profiled, provider="cuda")
     assert snapshot(profiled) == before
-    ran = taglio("error", profiled, "--provider", "auto", "--effort", 0.02)
-    assert ran.code == 0 and "measured on CPUExecutionProvider" in ran.out
+    assert stages.error(profiled, provider="auto", effort=0.02)[1] == "CPUExecutionProvider"
 
 
 def test_a_plan_is_bounded_and_told_in_the_users_metric(

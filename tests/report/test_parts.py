@@ -1,4 +1,4 @@
-"""The parts of a page: what cannot be placed is counted or kept within bounds; browsers can read the script."""
+"""The parts of a page: what cannot be placed is counted; browsers can read the script."""
 
 import shutil
 import subprocess
@@ -8,22 +8,13 @@ from pathlib import Path
 import pytest
 
 from taglio.report import console, page
-from taglio.report.parts import Axis, Bar, Bars, Cell, Chart, Mark, Table
+from taglio.report.parts import Axis, Cell, Chart, Mark, Table
 
 
 def test_values_that_are_not_finite_are_counted() -> None:
     marks = [Mark(1.0, y, "dot", "") for y in (1.0, 0.0, inf, nan)]
     assert Chart("", Axis("x"), Axis("y", "log"), marks).undrawn() == 3
     assert Chart("", Axis("x"), Axis("y", "log", zero=True), marks).undrawn() == 2
-
-
-def test_bars_stay_within_their_track() -> None:
-    bars = [Bar("", start, end, "", "int8") for start, end in ((0.0, 2.0), (2.0, -1.0), (0.0, inf), (nan, 1.0))]
-    placed = Bars(bars).placed()
-    assert [(round(left, 1), round(width, 1)) for _, left, width in placed] == [
-        (33.3, 66.7), (0.0, 100.0), (0.0, 0.0), (0.0, 0.0),
-    ]  # fmt: skip
-    assert Bars([]).placed() == []
 
 
 def test_the_script_is_one_that_browsers_read() -> None:

@@ -142,10 +142,11 @@ def test_every_answer_is_that_of_the_request_alone(tmp_path: Path, seconds: floa
 
 def executions(server: Server, name: str) -> int:
     connection = http.client.HTTPConnection(*server.address, timeout=30)
-    connection.request("GET", f"/v2/models/{name}/stats")
-    answer = json.loads(connection.getresponse().read())
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
     connection.close()
-    return int(answer["model_stats"][0]["execution_count"])
+    start = f'taglio_batch_requests_count{{model="{name}",version="1"}} '
+    return int(float(next(line for line in text.splitlines() if line.startswith(start)).removeprefix(start)))
 
 
 def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,4 +16,4 @@ def test_the_latency_beside_the_prediction_is_of_one_request_alone() -> None:
     told(Ran((0.0, 0.5), 2.0, 9.0))
     text = metrics.text([MagicMock(model=model)])
     assert b'taglio_measured_seconds{model="m",version="1"} 0.5\n' in text
-    assert metrics.statistics(model)["execution_count"] == 2
+    assert b'taglio_batch_requests_count{model="m",version="1"} 2.0\n' in text

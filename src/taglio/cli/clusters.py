@@ -21,16 +21,14 @@ from taglio.report.written import offer
 
 # Arguments of `plan` that this machine's plans have, or that are parsed here; and those that a front does not have.
 _NOT_PASSED = ("with_model", "cuts", "devices", "effort")
-_OF_ONE_PLAN = ("objective", "changes", "explain", "running", "switching_cost_s")
+_OF_ONE_PLAN = ("objective", "changes", "explain", "running")
 
 
 def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
     if options.axes is not None:
         return _front(options)
-    if options.points is not None:
-        raise BadOption("--points is for a front: add --axes latency,error")
-    keywords = arguments(options, (*_NOT_PASSED, "axes", "points"))
+    keywords = arguments(options, (*_NOT_PASSED, "axes"))
     other_models = [_other(text, options) for text in options.with_model]
     placed = placing.place(options.folder, options.cluster, others=other_models, **keywords)
     answer = placed.answer

@@ -16,7 +16,7 @@ from taglio.flow.check import check as check_promises
 from taglio.flow.deliver import Delivered
 from taglio.flow.load import load as measure_load
 from taglio.flow.result import Result
-from taglio.report import blocks, built, load, material, page, placement, terminal
+from taglio.report import blocks, built, load, material, page, placement, summary, terminal
 from taglio.report.console import say, show
 from taglio.report.units import limit
 from taglio.report.written import offer
@@ -68,11 +68,11 @@ def profile(options: argparse.Namespace) -> Shown:
 
 def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
-    error_model, where = stages.error(options.folder, **arguments(options))
+    error_model, _ = stages.error(options.folder, **arguments(options))
 
     def tables() -> None:
         show(blocks.ranked(material.gather(options.folder)))
-        terminal.error(error_model, where if options.provider != "cpu" else "")
+        terminal.error(error_model)
 
     return Shown(error_model, tables)
 
@@ -145,7 +145,8 @@ def report(options: argparse.Namespace) -> Shown:
     path = page.write(options.folder, contents)
 
     def tables() -> None:
-        terminal.report(options.folder, contents, options.by)
+        show(summary.headline(contents))
+        page.show(contents)
         say(f"wrote {path}")
 
     return Shown({"report": str(path), **blocks.sensitivity_object(contents)}, tables)

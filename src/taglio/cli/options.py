@@ -45,20 +45,12 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def number(*, per: float = 1.0) -> Callable[[str], float]:
-    """A parser of finite numbers above 0; returns the number divided by `per`."""
-
-    def parse(text: str) -> float:
-        value = _number(text)
-        if not 0.0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
-        return value / per
-
-    return parse
-
-
-positive_float = number()
-milliseconds = number(per=1e3)  # returns seconds
+def positive_float(text: str) -> float:
+    """Parse a finite number above 0."""
+    value = _number(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
+    return value
 
 
 def _number(text: str) -> float:
@@ -257,12 +249,6 @@ OPTIONS: dict[str, Facts] = {
         choices=("pool", "worst-input"),
         default="pool",
     ),
-    "--provider": option(
-        "execution provider that measures the error: cpu (default; the int8 kernels that a plan runs), cuda, or auto, "
-        "a GPU if ONNX Runtime supports it",
-        choices=("cpu", "cuda", "auto"),
-        default="cpu",
-    ),
     "--keep-float": option(
         "keep blocks or operators with these names in float, such as '*head*' (repeatable)", **_LIST, metavar="PATTERN"
     ),
@@ -279,9 +265,6 @@ OPTIONS: dict[str, Facts] = {
         type=thread_count,
     ),
     "--spinning": option("let ONNX Runtime threads spin (dedicated machine)", **_FLAG),
-    "--optimization": option(
-        "ONNX Runtime graph optimisation level (default all)", choices=("basic", "extended", "all"), default="all"
-    ),
     "--portable": option(
         "use only forms with equal results on every processor: 7-bit weights if sums of 8-bit weights saturate on x86 "
         "without VNNI, and no bfloat16",
@@ -344,15 +327,9 @@ OPTIONS: dict[str, Facts] = {
     ),
     "--explain": option("also show what each limit costs and the runner-up plan", **_FLAG),
     "--from": option(
-        "plan.json of the plan that runs now: move blocks only if the gain exceeds the cost of moving them",
+        "plan.json of the plan that runs now: move blocks only if the gain exceeds the cost of moving them (1 ms each)",
         dest="running",
         metavar="PLAN",
-    ),
-    "--switching-cost-ms": option(
-        "with --from: cost of moving one block, in ms (default 1); for energy, at the largest power of any device",
-        type=milliseconds,
-        dest="switching_cost_s",
-        metavar="MS",
     ),
     "--time-limit": option(
         "time limit per solve, in seconds (default 20; with --axes 4); a plan takes up to five solves",
@@ -366,12 +343,6 @@ OPTIONS: dict[str, Facts] = {
     "--axes": option(
         "plan a front of two aims instead of one plan: latency,error, latency,energy or latency,throughput",
         metavar="A,B",
-    ),
-    "--points": option("with --axes: number of plans on the front (default 8)", type=positive, metavar="N"),
-    "--by": option(
-        "order of the blocks: damage (error alone in int8; default), saved (time), or worth (time saved per error)",
-        choices=("damage", "saved", "worth"),
-        default="damage",
     ),
     "--runs": option("number of timed runs (default 100; fewer for a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),

@@ -41,8 +41,8 @@ _DATA = "--data --preprocess --seed"
 _LIMITS = "--max-latency --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"
 _LIMITED = "--max-error --min-score --max-drop"
 _SOLVING = "--time-limit --gap"
-_ONE_PLAN = "--objective --what-if --explain --from --switching-cost-ms"
-_MEASURING = "--scheme --threads --spinning --optimization --runtime --portable --effort --memory-limit"
+_ONE_PLAN = "--objective --what-if --explain --from"
+_MEASURING = "--scheme --threads --spinning --runtime --portable --effort --memory-limit"
 _BOUNDS = f"{_LIMITED} --metric --limit-on"
 _OPTIMIZE = f"{_MODEL} --state {_DATA} --labels --calibration {_BOUNDS} --keep-float --force-int8 {_MEASURING}"
 
@@ -136,14 +136,14 @@ COMMANDS = (
         f"{_MODEL} --state {_DATA} --labels --calibration {_MEASURING} --max-error --out",
         {"--max-error": _ERROR_OF_SCHEME},
     ),
-    Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --provider --effort"),
+    Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --effort"),
     Command(
         "plan",
         "flow:plan",
         "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
         "place blocks on several machines, using their profiles, or show a front of such plans",
         f"folder {_LIMITED} --keep-float --force-int8 --pin --cluster",
-        several=f"{_LIMITS} {_SOLVING} {_ONE_PLAN} --axes --points",
+        several=f"{_LIMITS} {_SOLVING} {_ONE_PLAN} --axes",
         one="--cut --devices --effort",
     ),
     Command(
@@ -171,7 +171,7 @@ COMMANDS = (
         {"--data": option("measure the error on these inputs instead of the workspace's", type=path)},
         epilog="Exit code 5: a promise is broken. 6: none is broken, but one cannot be judged.",
     ),
-    Command("report", "flow:report", "write the HTML report and print its tables", "folder --by"),
+    Command("report", "flow:report", "write the HTML report and print its tables", "folder"),
     Command(
         "cluster start",
         "devices:start",

@@ -24,7 +24,7 @@ class WantedRow:
 
     `method`: float32, float16, bfloat16, dynamic, static, mixed, … `format`: how the model holds int8 (qdq, tflite,
     pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
-    `blocks`: which part is quantised. `symmetric` and `per_channel` are None if not applicable. `file` is the ONNX file
+    `symmetric` and `per_channel` are None if not applicable. `file` is the ONNX file
     written for it, if any. `refusal` is the reason why an impossible row cannot exist. `max_error` is the
     limit of a row that is made to keep one.
     """
@@ -37,7 +37,6 @@ class WantedRow:
     symmetric: bool | None = None
     per_channel: bool | None = None
     engine: str = ""
-    blocks: str = ""
     file: str = ""
     refusal: str = ""
     max_error: float | None = None

@@ -19,7 +19,6 @@ _BOTH = (False, True)
 
 # ---- LiteRT
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
-_KERNELS = {"": "XNNPACK", " built-in": "built-in kernels"}
 
 # ---- PyTorch
 _INDUCTOR = "inductor (x86)"
@@ -29,13 +28,12 @@ _INDUCTOR = "inductor (x86)"
 class OnnxForm:
     """A form of the model as ONNX, shared by all back ends that read ONNX: they run the same file.
 
-    `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `select`.
+    `scheme` is None for forms that do not quantise activations statically.
     """
 
     key: str
     method: str
     scheme: Scheme | None = None
-    blocks: str = "all"
 
 
 def static_forms() -> tuple[OnnxForm, ...]:
@@ -57,13 +55,7 @@ def _narrow(form: OnnxForm) -> OnnxForm:
 def forms() -> tuple[OnnxForm, ...]:
     """Every ONNX form, float32 first."""
     dynamic = OnnxForm("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
-    mixed = [
-        OnnxForm(
-            f"mixed-{_sym(symmetric)}-top-{count}", "mixed", _scheme("u8", "s8", symmetric, True), f"top-flops:{count}"
-        )
-        for symmetric, count in product(_BOTH, (10, 20))
-    ]
-    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
+    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms())
 
 
 def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
@@ -102,21 +94,13 @@ def _row(backend: str, key: str, method: str, form: str, types: str, engine: str
 def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
     """ONNX Runtime's CPU provider, and float on its CUDA provider."""
     row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
-    plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
-    first, *other_rows = [row(form, "CPU all") for form in forms()]
-    levels = [plain(f"float32 {level}", FLOAT, engine=f"CPU {level}") for level in ("none", "basic", "extended")]
-    level_rows = [
-        row(form, f"CPU {level}", f" {level}")
-        for form in static_forms()
-        if form.key == "qdq-u8s8-sym-pc"
-        for level in ("basic", "extended")
-    ]
-    gpu = [
-        plain("float32 cuda", FLOAT, engine=cuda.NAME),
-        plain("float32 cuda tf32", FLOAT, engine=cuda.TF32),
-        _row("onnxruntime", "float16 cuda", "float16", "onnx", "f16", cuda.F16, file=files[FLOAT]),
-    ]
-    return (first, *levels, *other_rows, *level_rows, *gpu)
+    on_gpu = partial(_row, "onnxruntime", form="onnx", file=files[FLOAT])
+    return (
+        *(row(form, "CPU") for form in forms()),
+        on_gpu("float32 cuda", FLOAT, types="f32", engine=cuda.NAME),
+        on_gpu("float32 cuda tf32", FLOAT, types="f32", engine=cuda.TF32),
+        on_gpu("float16 cuda", "float16", types="f16", engine=cuda.F16),
+    )
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
@@ -158,7 +142,7 @@ def _nncf(max_error: float) -> tuple[WantedRow, ...]:
 
 
 def _onnxsim(max_error: float) -> tuple[WantedRow, ...]:
-    row = partial(_row, "onnxsim", form="onnx", engine="CPU all")
+    row = partial(_row, "onnxsim", form="onnx", engine="CPU")
     return (row(FLOAT, FLOAT, types="f32"), row("recommended", "recommended", types="", max_error=max_error))
 
 
@@ -181,7 +165,6 @@ def _onnx_row(
         f"{scheme.activation}{scheme.weight}",
         symmetric=scheme.activation_symmetry == "symmetric",
         per_channel=scheme.per_channel,
-        blocks=form.blocks,
         **source,
     )
 
@@ -190,9 +173,6 @@ def _litert() -> tuple[WantedRow, ...]:
     row = partial(_row, "litert")
     fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
-    def kernels_of(key: str, method: str, types: str, **how: Any) -> list[WantedRow]:
-        return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in _KERNELS.items()]
-
     def static(key: str, form: str, *, per_channel: bool = True) -> WantedRow:
         return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel)
 
@@ -200,14 +180,14 @@ def _litert() -> tuple[WantedRow, ...]:
         return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", **fast)
 
     return (
-        *kernels_of(FLOAT, FLOAT, "f32"),
+        row(FLOAT, FLOAT, _CONVERTER, "f32", "XNNPACK"),
         row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
-        *kernels_of("float16", "float16", "f16"),
-        *kernels_of("dynamic", "dynamic", "f32s8", **fast),
-        *kernels_of("int8", "static", "s8s8", symmetric=False, per_channel=True),
+        row("float16", "float16", _CONVERTER, "f16", "XNNPACK"),
+        row("dynamic", "dynamic", _CONVERTER, "f32s8", "XNNPACK", **fast),
+        static("int8", _CONVERTER),
         static("int8-pt", _CONVERTER, per_channel=False),
         static("int8-io", f"{_CONVERTER}, int8 in and out"),
-        *kernels_of("int16x8", "int16x8", "s16s8", **fast),
+        row("int16x8", "int16x8", _CONVERTER, "s16s8", "XNNPACK", **fast),
         static("int8-aeq", _QUANTIZER),
         static("int8-aeq-pt", _QUANTIZER, per_channel=False),
         quantizer("dynamic", "dynamic", "f32s8"),
@@ -233,13 +213,12 @@ def _pytorch() -> tuple[WantedRow, ...]:
 
 
 def _qkeras() -> tuple[WantedRow, ...]:
-    """Quantised after training, with fewer and fewer bits, in TensorFlow; with 8 bits also in TFLite."""
-    row = partial(_row, "qkeras")
-    static = partial(row, method="static", symmetric=True, per_channel=True)
+    """Quantised after training, with fewer and fewer bits, in TensorFlow."""
+    row = partial(_row, "qkeras", engine="tf.function")
+    static = partial(row, method="static", form="qkeras", symmetric=True, per_channel=True)
     return (
-        row("float32", FLOAT, "tf_keras", "f32", "tf.function"),
-        *(static(f"ptq-{n}", form="qkeras", types=f"u{n}s{n}", engine="tf.function") for n in (8, 6, 4)),
-        static("ptq-8 TFLite int8", form="tflite int8", types="u8s8", engine="TFLite"),
+        row("float32", FLOAT, "tf_keras", "f32"),
+        *(static(f"ptq-{n}", types=f"u{n}s{n}") for n in (8, 6, 4)),
     )
 
 

@@ -12,7 +12,6 @@ from taglio.errors import CannotQuantize, TaglioError
 from taglio.memory import make_room
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.model.select import select
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.float16 import most_in_float16
@@ -95,7 +94,7 @@ def _build(source: OnnxSource, builder: QdqBuilder, form: OnnxForm) -> tuple[onn
         if not names:
             raise CannotQuantize(f"no block has an {uncalibrated.name} form")
         return builder.build(dict.fromkeys(names, uncalibrated)), ""
-    if not (chosen := select(graph, form.blocks)):
-        raise CannotQuantize(f"no block matches the rule {form.blocks}")
+    if not (candidates := [block.name for block in graph.candidates()]):
+        raise CannotQuantize("no block has an int8 form")
     precision = Precision("int8", scheme, "whole")
-    return builder.build(effective(graph, dict.fromkeys(chosen, precision), precision)), ""
+    return builder.build(effective(graph, dict.fromkeys(candidates, precision), precision)), ""

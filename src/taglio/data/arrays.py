@@ -4,7 +4,6 @@ Only the entries that are used are read, one by one: a file may be larger than m
 """
 
 import lzma
-import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -165,31 +164,14 @@ def by_input(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSp
     if missing:
         more = f" and {len(columns) - _KEYS} more" if len(columns) > _KEYS else ""
         raise BadData(
-            f"{where} has keys {[*columns][:_KEYS]}{more}, but not the inputs {missing}: rename or add arrays; samples "
-            f"of different shapes need a number behind each name ({wanted[0]}0, {wanted[0]}1, ...)"
+            f"{where} has keys {[*columns][:_KEYS]}{more}, but not the inputs {missing}: rename or add arrays; for "
+            "samples of different shapes give a directory with an .npz for each"
         )
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
     if unknown:
         remarks.append(f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs")
     labels = columns[label_keys[0]] if label_keys else None
     return Named({name: columns[name] for name in wanted}, labels, tuple(remarks))
-
-
-def by_number(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSpec]) -> list[dict[str, Column]]:
-    """The arrays of each sample, where every key is an input's name with the sample's number behind it: samples may
-    then differ in shape. Empty for other keys. Raises BadData for a sample without an input."""
-    names = {spec.name for spec in inputs}
-    keys = [re.fullmatch(r"(.*?)_?([0-9]+)", key) for key in columns]
-    if names & columns.keys() or not all(key and key[1] in names for key in keys):
-        return []
-    samples: dict[int, dict[str, Column]] = {}
-    for key in filter(None, keys):
-        samples.setdefault(int(key[2]), {})[key[1]] = columns[key[0]]
-    for number, sample in samples.items():
-        missing = [spec.name for spec in inputs if spec.name not in sample]
-        if missing:
-            raise BadData(f"{where}: sample {number} has no {missing[0]!r}: add {missing[0]}{number}")
-    return [samples[number] for number in sorted(samples)]
 
 
 def from_columns(request: SampleRequest, columns: Mapping[str, Column]) -> Dataset:

@@ -1,11 +1,11 @@
 """A path → samples: decide whether it holds images, sounds, arrays, texts or a saved dataset, and call its reader."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from taglio.data.arrays import Column, by_input, by_number, from_columns, one_sample, read_columns, reading
+from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
 from taglio.data.dataset import DEFAULT_LIMIT, Dataset, assemble, evenly, one_each
 from taglio.data.images import IMAGE_SUFFIXES
 from taglio.data.items import SampleRequest, SourceItems
@@ -37,7 +37,7 @@ def load(
 
     * a folder of images or wav files, or of a subfolder per class, which then labels them;
     * an .npy (for a model with one input), an .npz with the input names as keys, or a folder of such files that hold
-      one sample each; samples of different shapes in one .npz have a number behind each name (`x0`, `x1`);
+      one sample each, which may differ in shape;
     * texts, one per line (.txt) or in a column (.csv);
     * a Hugging Face dataset written by `save_to_disk`.
 
@@ -72,12 +72,7 @@ def load(
         return from_texts(request, read_texts(path))
     request.unprocessed("arrays")
     with reading(path):
-        columns = read_columns(path)
-        numbered = by_number(str(path), columns, inputs)
-    if numbered:
-        return _one_sample_each(request, [f"{path}: sample {number}" for number in range(len(numbered))], numbered)
-    with reading(path):
-        return from_columns(request, columns)
+        return from_columns(request, read_columns(path))
 
 
 def _files(path: Path) -> tuple[str, list[Path]]:
@@ -119,22 +114,20 @@ def _in_classes(path: Path, near: Beside) -> SourceItems | None:
     return SourceItems(names, values, np.array(labels), (remark,))
 
 
-def _one_sample_each(
-    request: SampleRequest, places: Sequence[Path | str], numbered: Sequence[Mapping[str, Column]] = ()
-) -> Dataset:
-    """A sample from each of `places`: a file, or the name of a sample in one file, whose arrays are `numbered`."""
+def _one_sample_each(request: SampleRequest, files: Sequence[Path]) -> Dataset:
+    """A sample from each file."""
     request.unprocessed("arrays")
     path, inputs = request.source, request.inputs
-    symbol, keep = batch_symbol(inputs), evenly(len(places), request.limit)
+    symbol, keep = batch_symbol(inputs), evenly(len(files), request.limit)
     samples, labels = request.samples(), []
     remarks: dict[str, None] = {}
     for index in keep:
-        where = str(places[index])
-        with reading(Path(where)):
-            named = by_input(where, numbered[index] if numbered else read_columns(Path(where)), inputs)
+        where = str(files[index])
+        with reading(files[index]):
+            named = by_input(where, read_columns(files[index]), inputs)
             arrays = {name: column.whole() for name, column in named.arrays.items()}
             labels += [] if named.labels is None else [named.labels.whole()]
         samples.append({spec.name: one_sample(where, spec, arrays[spec.name], symbol) for spec in inputs})
         remarks |= dict.fromkeys(remark.replace(where, path) for remark in named.remarks)
-    names, stacked = [Path(str(places[index])).name for index in keep], one_each(path, labels, len(samples))
-    return assemble(path, samples, names, stacked, len(places) - len(keep), [*remarks])
+    names, stacked = [files[index].name for index in keep], one_each(path, labels, len(samples))
+    return assemble(path, samples, names, stacked, len(files) - len(keep), [*remarks])

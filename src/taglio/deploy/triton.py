@@ -83,9 +83,6 @@ def _with_onnxruntime(
     files, entries = model.files(part), settings["config_entries"]
     ports = signature(part.runtime, files[0])
     check_tensors(part, SERVER, (*ports.inputs, *ports.outputs), _OF_ONNXRUNTIME)
-    level = settings["graph_optimization_level"]
-    if level not in _LEVELS:
-        raise refused(part, SERVER, f"it has no level for {level}", "optimise with another `optimization`")
     unsafe = sorted(set(entries) - WITHOUT_EFFECT_ON_ANSWERS)
     if unsafe:
         reason = f"answers may depend on {unsafe[0]}, which it cannot set"
@@ -109,7 +106,7 @@ def _with_onnxruntime(
         "execution_mode": 0,
     }
     instances = _instances(model.way.at_once, "a session of its own, with its own threads and memory")
-    extra = [_LEVELS[level], "dynamic_batching { }" if rows else "", instances]
+    extra = [_LEVELS[settings["graph_optimization_level"]], "dynamic_batching { }" if rows else "", instances]
     return ServedComponent(
         part,
         name,

@@ -1,7 +1,7 @@
 """Block by block: error caused, time saved, and what the plan chose."""
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 from taglio.error.loss import Metric
@@ -79,16 +79,12 @@ class _BlockRow:
     def worth(self) -> float | None:
         return None if self.saved_s is None or not self.error else self.saved_s / self.error
 
-    def order(self, by: str) -> float:
-        """The value to sort by; below all others if it is unknown."""
-        value = {"damage": self.error, "saved": self.saved_s, "worth": self.worth}[by]
-        return -inf if value is None else value
 
-
-def ranked(material: Material, by: str = "damage") -> list[Part]:
-    """Every block with its error alone in int8 and its times, the largest by its `damage`, the time that it `saved`,
-    or its `worth` first; slow blocks before fast ones where that is not known."""
-    rows = sorted(_rows(material), key=lambda row: (row.order(by), row.float_s or 0.0), reverse=True)
+def ranked(material: Material) -> list[Part]:
+    """Every block with its error alone in int8 and its times, the largest error first; slow blocks before fast ones
+    where that is not known."""
+    rows = sorted(_rows(material), key=lambda row: (-1.0 if row.error is None else row.error, row.float_s or 0.0))
+    rows.reverse()
     worst = max((row.error or 0.0 for row in rows), default=0.0)
     most = max((row.saved_s or 0.0 for row in rows), default=0.0)
     decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1

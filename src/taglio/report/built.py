@@ -76,7 +76,7 @@ def _schemes(outcome: Outcome) -> list[Part]:
     return [Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried")] if rows else []
 
 
-def forms(outcome: Outcome) -> list[Part]:
+def _forms(outcome: Outcome) -> list[Part]:
     """Every form that was raced on all blocks that have it, by place; empty if none was."""
     basis = outcome.metric.basis
     rows = []
@@ -97,7 +97,7 @@ def configuration(material: Material) -> list[Part]:
         total = sum(outcome.stage_seconds.values())
         seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
         parts.append(Table([], seconds, "Time by stage", "words"))
-        parts += [*_schemes(outcome), *forms(outcome)]
+        parts += [*_schemes(outcome), *_forms(outcome)]
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 

@@ -8,7 +8,7 @@ from taglio.compare.row import Row
 from taglio.errors import plural
 from taglio.memory import size_text
 from taglio.report import console, written
-from taglio.report.parts import Axis, Chart, Columns, Heading, Legend, Mark, NamedItems, Part, Table, Text
+from taglio.report.parts import Axis, Chart, Columns, Heading, Legend, Mark, NamedValues, Part, Table, Text
 from taglio.report.units import MISSING, ms, percent, size, times
 from taglio.report.written import Section
 
@@ -30,14 +30,14 @@ def render(comparison: Comparison) -> str:
         *(Section(backend, backend, _backend(comparison, backend)) for backend in comparison.backends),
     ]
     heading, advice = Heading("Every back end, measured", 1), Text(_answer(comparison), "lede")
-    top: list[Part] = [heading, advice, _conditions(comparison)]
+    top = [heading, advice, *_conditions(comparison)]
     return written.render(f"{comparison.model} compared – taglio", comparison.model, top, sections)
 
 
 def show(comparison: Comparison, page: Path) -> None:
     """Print the conditions, the rows of every back end, and the fastest rows."""
     console.say(f"{comparison.model} ({comparison.kind})")
-    console.show([_conditions(comparison)])
+    console.show(_conditions(comparison))
     for backend in comparison.backends:
         console.show([Heading(backend), *_backend(comparison, backend, brief=True)])
     console.show([Heading(_fastest(comparison)), *_standings(comparison)])
@@ -54,7 +54,7 @@ def _answer(comparison: Comparison) -> str:
     return f"The fastest row within {limit} is {comparison.recommended}" + (f", the model {file}." if file else ".")
 
 
-def _conditions(comparison: Comparison) -> NamedItems:
+def _conditions(comparison: Comparison) -> list[Part]:
     """Where and how rows were measured, their limits, and how steady the machine was."""
     calibration = f"{plural(comparison.calibration_samples, 'sample')} for calibration"
     lines = [
@@ -70,7 +70,7 @@ def _conditions(comparison: Comparison) -> NamedItems:
         f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
         for step in comparison.conversions
     ]
-    return NamedItems([("", line) for line in lines])
+    return [Text(line, "small") for line in lines]
 
 
 def _plots(comparison: Comparison) -> list[Part]:
@@ -184,7 +184,7 @@ def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
         more = len(names) - 4 if brief else 0
         named = f"{', '.join(names[:4])} and {more} more" if more > 0 else ", ".join(names)
         items.append((f"all {len(rows)} rows" if len(names) == len(rows) > 1 else named, text))
-    return [NamedItems(items)] if items else []
+    return [NamedValues(items)] if items else []
 
 
 def _short(row: Row) -> str:

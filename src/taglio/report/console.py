@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from taglio.report.parts import Cell, Columns, Heading, NamedItems, NamedValues, Part, Table, Text
+from taglio.report.parts import Cell, Columns, Heading, Legend, NamedValues, Part, Table, Text
 
 _LONGEST = 60  # letters of a row's name: TFLite's converter joins the names of all layers that it fused
 
@@ -30,9 +30,11 @@ def show(parts: Iterable[Part]) -> None:
                 say(f"{part.text} {part.code}".rstrip())
             case Heading():
                 say(f"\n{part.text}")
-            case NamedValues() | NamedItems():
+            case Legend():
+                say(", ".join(text for _, text in part.items))
+            case NamedValues():
                 for name, text in part.items:
-                    say(f"{name}: {text}" if name else text)
+                    say(f"{name}: {text}")
             case Table():
                 _show_table(part)
             case Columns():
@@ -41,15 +43,17 @@ def show(parts: Iterable[Part]) -> None:
 
 
 def _show_table(table: Table) -> None:
-    shown = [index for index in range(len(table.head)) if index not in table.details]
-    if not shown or not table.rows:
+    if not table.rows:
         return
+    shown = [index for index in range(len(table.rows[0])) if index not in table.details]
     if table.caption:
         say(table.caption)
-    grid = Grid(box=None, pad_edge=False, header_style="bold")
+    grid = Grid(box=None, pad_edge=False, header_style="bold", show_header=bool(table.head))
     for index in shown:
-        left = index == 0 or index in table.words
-        grid.add_column(escape(table.head[index]), justify="left" if left else "right", overflow="fold")
+        left = index == 0 or index in table.words or not table.head
+        grid.add_column(
+            escape(table.head[index]) if table.head else "", justify="left" if left else "right", overflow="fold"
+        )
     rows = table.rows[: table.first or None]
     for row in rows:
         cells = [_text(cell) for cell in row]

@@ -7,6 +7,7 @@ from taglio.report import (
     blocks,
     built,
     by_input,
+    console,
     network,
     placement,
     predicted_error,
@@ -16,16 +17,11 @@ from taglio.report import (
     written,
 )
 from taglio.report.material import Material, gather
+from taglio.report.parts import Heading
 from taglio.report.written import Section
 from taglio.transaction import held
 
-_SUMMARY = (
-    summary.headline,
-    summary.lede,
-    summary.side_by_side,
-    summary.parts,
-    summary.conditions,
-)
+_SUMMARY = (summary.lede, summary.side_by_side, summary.parts, summary.conditions)
 # Only of a plan that was chosen for a rate.
 _WAYS = ("ways", "How to run it", (ways.chosen, ways.loads, ways.tried))
 _SECTIONS = (
@@ -52,10 +48,19 @@ def write(folder: Path, material: Material | None = None) -> Path:
 
 def render(material: Material) -> str:
     """The page as text."""
-    top = [part for draw in _SUMMARY for part in draw(material)]
+    top = [part for draw in (summary.headline, *_SUMMARY) for part in draw(material)]
+    return written.render(f"{material.model} – taglio", material.model, top, _sections(material))
+
+
+def show(material: Material) -> None:
+    """Print the texts and tables of the page below its headline."""
+    for draw in _SUMMARY:
+        console.show(draw(material))
+    for section in _sections(material):
+        console.show([Heading(section.title), *section.parts])
+
+
+def _sections(material: Material) -> list[Section]:
     rated = material.outcome is not None and material.outcome.rate is not None
     listed = [_WAYS, *_SECTIONS] if rated else _SECTIONS
-    sections = [
-        Section(id_, title, [part for draw in draws for part in draw(material)]) for id_, title, draws in listed
-    ]
-    return written.render(f"{material.model} – taglio", material.model, top, sections)
+    return [Section(id_, title, [part for draw in draws for part in draw(material)]) for id_, title, draws in listed]

@@ -1,4 +1,4 @@
-"""What is shown, as values: text, tables, bars, charts. `templates/parts.html.j2` draws and console.py prints them."""
+"""What is shown, as values: text, tables, charts. `templates/parts.html.j2` draws and console.py prints them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,50 +61,10 @@ class NamedValues:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedItems:
-    """A list, each item with a name in bold."""
-
-    items: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Legend:
     """Samples of colours, by CSS class, with their meanings."""
 
     items: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One row of a waterfall, from `start` to `end` in its own unit. `value` is shown at its right."""
-
-    label: str
-    start: float
-    end: float
-    value: str
-    look: str
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """A waterfall: bars on a common scale, which starts at 0 or below."""
-
-    bars: Sequence[Bar]
-    title: str = ""
-    caption: str = ""
-
-    def placed(self) -> list[tuple[Bar, float, float]]:
-        """Each bar with its left end and width, in per cent of the scale."""
-        ends = [end for bar in self.bars for end in (bar.start, bar.end) if isfinite(end)]
-        low = min(0.0, *ends) if ends else 0.0
-        span = (max(0.0, *ends) - low if ends else 0.0) or 1.0
-        placed_bars = []
-        for bar in self.bars:
-            left, right = sorted(max(0.0, min(100.0, (end - low) / span * 100)) for end in (bar.start, bar.end))
-            is_finite = isfinite(bar.start) and isfinite(bar.end)
-            placed_bars.append((bar, left, right - left) if is_finite else (bar, 0.0, 0.0))
-        return placed_bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +93,10 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Points joined by a line."""
-
-    look: str
-    points: Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have the same scale.
-    `limit` is a horizontal line with its name; the area above it is shaded. Values that are not finite are not drawn,
-    but counted."""
+    """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have the same scale, and a
+    line shows where they are equal; `bounds` are dashed lines through points. `limit` is a horizontal line with its
+    name; the area above it is shaded. Values that are not finite are not drawn, but counted."""
 
     label: str
     x: Axis
@@ -152,8 +104,7 @@ class Chart:
     marks: Sequence[Mark]
     caption: str = ""
     square: bool = False
-    curves: Sequence[Curve] = ()
-    band: Sequence[tuple[float, float, float]] = ()
+    bounds: Sequence[Sequence[tuple[float, float]]] = ()
     limit: tuple[float, str] | None = None
 
     def undrawn(self) -> int:
@@ -165,18 +116,15 @@ def _fits(value: float, axis: Axis) -> bool:
     return isfinite(value) and (axis.scale == "linear" or value > 0.0 or (axis.zero and value == 0.0))
 
 
-def curve(look: str, values: Sequence[float], function: Callable[[float], float], *, log: bool = False) -> Curve:
-    """The graph of `function` over the range of `values`."""
-    return Curve(look, [(x, function(x)) for x in spread(values, log=log)])
-
-
-def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
-    """61 evenly spaced values over the range of `values`; on a logarithmic axis evenly by ratio."""
+def bound(
+    values: Sequence[float], function: Callable[[float], float], *, log: bool = False
+) -> list[tuple[float, float]]:
+    """The graph of `function` at 61 values over the range of `values`; on a logarithmic axis evenly by ratio."""
     drawable = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
     if not drawable:
         return []
     spaced: list[float] = (np.geomspace if log else np.linspace)(min(drawable), max(drawable), 61).tolist()
-    return spaced
+    return [(x, function(x)) for x in spaced]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,4 +135,4 @@ class Columns:
     look: str = ""
 
 
-Part = Text | Heading | Table | NamedValues | NamedItems | Legend | Bars | Chart | Columns
+Part = Text | Heading | Table | NamedValues | Legend | Chart | Columns

@@ -7,7 +7,7 @@ from taglio.errors import plural
 from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Bar, Bars, Chart, Heading, Mark, NamedItems, NamedValues, Part, Table, Text
+from taglio.report.parts import Axis, Cell, Chart, Heading, Mark, NamedValues, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, shown, size
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
@@ -30,9 +30,8 @@ def decisions(plan: Plan, *, shared: bool = False) -> list[Part]:
         table = Table(["device", "form", "blocks"], [[*what, count] for what, count in counts], words=frozenset({1}))
         return [table, _totals(plan)]
     turns = ["Devices in one row take requests in turn."] if any(use.replicas for use in plan.usage) else []
-    notes = [("", note) for note in (*turns, *plan.binding, *plan.notes)]
-    parts: list[Part] = [_devices(plan), _crossings(plan), _totals(plan, shared=shared)]
-    return parts + ([NamedItems(notes)] if notes else [])
+    notes = [Text(note, "small") for note in (*turns, *plan.binding, *plan.notes)]
+    return [_devices(plan), _crossings(plan), _totals(plan, shared=shared), *notes]
 
 
 def _devices(plan: Plan) -> Table:
@@ -115,22 +114,17 @@ def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
     return f"times are means over shapes as they occur ({occurrences}); dimensions stay dynamic in the built model"
 
 
-def _timeline(plan: Plan) -> Bars:
-    """A bar for each use of a device or link, by start time."""
-    bars = [
-        Bar(
-            use.on,
-            use.start_s * 1e3,
-            use.end_s * 1e3,
-            ms(use.end_s - use.start_s),
-            "glue" if use.transfer else "int8",
-            f"{use.what} on {use.on}: {use.start_s * 1e3:.2f} to {use.end_s * 1e3:.2f} ms",
+def _timeline(plan: Plan) -> Table:
+    """A row for each use of a device or link, by start time."""
+    rows: list[list[object]] = []
+    for use in plan.timeline:
+        share = (use.end_s - use.start_s) / plan.predicted_latency_s.value
+        took = Cell(ms(use.end_s - use.start_s), "amount", share=share)
+        rows.append(
+            [use.on, f"{use.what} (sending)" if use.transfer else use.what, ms(use.start_s), ms(use.end_s), took]
         )
-        for use in plan.timeline
-    ]
-    total = plan.predicted_latency_s.value
-    caption = "A device runs one component at a time and a link sends one tensor at a time. Grey: sending."
-    return Bars([*bars, Bar("request", 0.0, total * 1e3, ms(total), "total")], caption=caption)
+    caption = "A device runs one component at a time and a link sends one tensor at a time"
+    return Table(["on", "what", "from", "to", "time"], rows, caption, words=frozenset({1}))
 
 
 def pareto(material: Material) -> list[Part]:

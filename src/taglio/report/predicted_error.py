@@ -12,7 +12,7 @@ from taglio.flow.outcome import STEADY, Outcome
 from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedItems, NamedValues, Part, Table, Text, curve
+from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedValues, Part, Table, Text, bound
 from taglio.report.predicted_time import PURE
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
 from taglio.search.front import Point
@@ -51,10 +51,7 @@ def predicted_error(material: Material) -> list[Part]:
         marks,
         caption,
         square=True,
-        curves=[
-            curve("identity", xs, lambda x: x, log=True),
-            curve("upper", xs, lambda x: error_model.upper(x / scale) * scale, log=True),
-        ],
+        bounds=[bound(xs, lambda x: error_model.upper(x / scale) * scale, log=True)],
     )
     lede, *notes = prediction_quality(error_model)
     return [lede, *notes, Columns([[chart], [facts(error_model)]])]
@@ -78,14 +75,11 @@ def trade_off(material: Material) -> list[Part]:
         f"{plural(len(points), 'plan')} tried, {within_limit} within the {outcome.metric.title} "
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
-    return [Text(lede), *answer.front(outcome, "OUT"), chart, *tried(material)]
+    return [Text(lede), *answer.front(outcome, "OUT"), chart, *_tried(outcome)]
 
 
-def tried(material: Material, most: int | None = None) -> list[Part]:
-    """The plans that were timed or predicted (at most `most`), the fastest first, and why other places are out."""
-    outcome = material.outcome
-    if outcome is None:
-        return material.lacks(workspace.OUTCOME)
+def _tried(outcome: Outcome) -> list[Part]:
+    """The plans that were timed or predicted, the fastest first, and why other places are out."""
     chosen, metric = _chosen(outcome), outcome.metric
     points: list[Point] = []
     places_by_reason: dict[str, list[str]] = {}
@@ -114,8 +108,8 @@ def tried(material: Material, most: int | None = None) -> list[Part]:
     drift = ", corrected for drift" if abs(outcome.drift - 1.0) > STEADY else ""
     caption = f"Plans tried; the ratio is predicted ÷ measured{drift}"
     head = ["plan", "runtime", "predicted", "measured", "ratio", metric.title, "int8 blocks", ""]
-    left_out = NamedItems([(", ".join(names), reason) for reason, names in places_by_reason.items()])
-    table = Table(head, rows[:most], caption, "dense", frozenset({1, 7}))
+    left_out = NamedValues([(", ".join(names), reason) for reason, names in places_by_reason.items()])
+    table = Table(head, rows, caption, "dense", frozenset({1, 7}))
     return [table, *([left_out] if places_by_reason else [])]
 
 
@@ -138,9 +132,9 @@ def _scatter(outcome: Outcome, points: Sequence[Point], plan: Point | None, drif
         error = (point.error or 0.0) * scale
         faint, ring = not point.holds, point is plan
         marks.append(Mark(predicted_ms, error, look, text, name, symbol, hollow=faint, ring=ring, to=measured_ms))
-    bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
+    limit_line = (outcome.max_error * scale, allowed(metric, outcome.max_error))
     axis = _error_axis(outcome)
-    return Chart("error and latency of all plans", Axis("latency, ms"), axis, marks, caption, limit=bound)
+    return Chart("error and latency of all plans", Axis("latency, ms"), axis, marks, caption, limit=limit_line)
 
 
 def _error_axis(outcome: Outcome) -> Axis:

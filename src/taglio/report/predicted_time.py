@@ -6,15 +6,13 @@ from statistics import median
 from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.outcome import STEADY
-from taglio.model.graph import ANCHORS
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
+from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text, bound
 from taglio.report.units import MISSING, ms, ms_decimals, percent
 
-_LONGEST = 24  # letters of a name
 _CHOSEN = "chosen plan"
 _Run = tuple[str, float, float]  # name, predicted and measured seconds
 # Symbol, colour and label of the marks of float and all-int8.
@@ -22,7 +20,7 @@ PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "al
 
 
 def where_it_goes(material: Material) -> list[Part]:
-    """A waterfall: the plan's predicted time by block."""
+    """The plan's predicted time by block, with the share of each."""
     graph, plan = material.graph, material.plan
     if plan is None:
         return material.lacks(workspace.PLAN)
@@ -33,7 +31,7 @@ def where_it_goes(material: Material) -> list[Part]:
         f"Predicted latency of the plan: {ms(plan_time.total_s)}, float {ms(float_time.total_s)}. "
         f"{plural(count, 'conversion')} between float and int8 take {ms(_changing(material, assignment))}."
     )
-    return [Text(lede), Bars(_parts(material, assignment, plan_time), "Time of the plan, by block")]
+    return [Text(lede), _times(material, assignment, plan_time)]
 
 
 def predicted_and_measured(material: Material) -> list[Part]:
@@ -55,8 +53,9 @@ def predicted_and_measured(material: Material) -> list[Part]:
         label = _CHOSEN if predicted == plan_s and name not in PURE else label
         marks.append(_mark(name, predicted, measured, look, symbol, label))
     caption = "Line: predicted equals measured."
-    if width < 10.0:
-        caption += f" Band: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
+    banded = width < 10.0
+    if banded:
+        caption += f" Dashed: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
     chart = Chart(
         "predicted against measured latency",
         Axis("predicted, ms"),
@@ -64,8 +63,7 @@ def predicted_and_measured(material: Material) -> list[Part]:
         marks,
         caption,
         square=True,
-        curves=[curve("identity", axis, lambda x: x)],
-        band=[(x, x / (1.0 + width), x * (1.0 + width)) for x in spread(axis)] if width < 10.0 else [],
+        bounds=[bound(axis, lambda x: x / (1.0 + width)), bound(axis, lambda x: x * (1.0 + width))] if banded else [],
     )
     return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], _numbers(unseen)])]
 
@@ -116,45 +114,25 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> 
     return " ".join(text) or "The profile has no cross-validated runs."
 
 
-def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> list[Bar]:
+def _times(material: Material, assignment: Assignment, plan_time: Breakdown) -> Table:
+    """The overhead, the ten slowest blocks and the others, what lies between blocks, and the sum."""
     ordered = sorted(plan_time.blocks.items(), key=lambda block_time: -block_time[1])
     timed_blocks = [block_time for block_time in ordered if block_time[1] > 0.0]
-    shown, other_blocks = timed_blocks[:10], timed_blocks[10:]
+    slowest, other_blocks = timed_blocks[:10], timed_blocks[10:]
     changing = _changing(material, assignment)
-    steps: list[tuple[str, float, str]] = [("overhead per run", plan_time.overhead_s, "rest")]
-    steps += [(name, seconds, _look(assignment, name)) for name, seconds in shown]
+    steps = [("overhead per run", plan_time.overhead_s, "")]
+    steps += [(name, seconds, form_of(assignment, name)) for name, seconds in slowest]
     if other_blocks:
-        steps.append((plural(len(other_blocks), "other block"), sum(seconds for _, seconds in other_blocks), "rest"))
-    steps.append(("conversions", changing, "glue"))
-    steps.append(("moves, layout changes", sum(plan_time.flows.values()) - changing, "glue"))
-    decimals = ms_decimals(plan_time.total_s)
-    total = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
-    return [*_waterfall(material, 0.0, [(*step, ms(step[1], decimals)) for step in steps]), total]
-
-
-def _waterfall(material: Material, start_s: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:
-    """Bars that each begin where the one before ends; of label, seconds, class and value."""
-    kinds = {block.name: block.kind for block in material.graph.blocks}
-    bars = []
-    for label, seconds, class_, value in steps:
-        short = _short(label, kinds[label]) if label in kinds else label
-        bars.append(Bar(short, start_s, start_s + seconds, value, class_, label))
-        start_s += seconds
-    return bars
-
-
-def _short(name: str, kind: str) -> str:
-    """The informative end of an exporter's name: "/a/a.0/b/b.1/Conv" of a Conv becomes "a.0/b.1", cut from the left."""
-    parts = [part for part in name.split("/") if part] or [name]
-    anchor = kind.split("+", maxsplit=1)[0]
-    if anchor in ANCHORS and len(parts) > 1 and parts[-1] == anchor:
-        parts.pop()
-    parts = [part for part, after in zip(parts, [*parts[1:], ""], strict=True) if not after.startswith(f"{part}.")]
-    text = "/".join(parts)
-    while len(text) > _LONGEST and len(parts) > 1:
-        parts = parts[1:]
-        text = "…/" + "/".join(parts)
-    return text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :]
+        steps.append((plural(len(other_blocks), "other block"), sum(seconds for _, seconds in other_blocks), ""))
+    steps.append(("conversions", changing, ""))
+    steps.append(("moves, layout changes", sum(plan_time.flows.values()) - changing, ""))
+    total_s, decimals = plan_time.total_s, ms_decimals(plan_time.total_s)
+    rows: list[list[object]] = [
+        [name, form, Cell(ms(seconds, decimals), "amount", share=seconds / total_s if total_s > 0.0 else 0.0)]
+        for name, seconds, form in steps
+    ]
+    rows.append([Cell("plan", "strong"), "", Cell(ms(total_s, decimals), "strong")])
+    return Table(["", "form", "time"], rows, "Time of the plan, by block", "blocks", frozenset({1}))
 
 
 def _changing(material: Material, assignment: Assignment) -> float:
@@ -166,7 +144,3 @@ def _changing(material: Material, assignment: Assignment) -> float:
         still = flow_glue.int8_s if writes(assignment, flow.producer) else flow_glue.float_s
         total += flow_seconds(flow_glue, flow, assignment) - still
     return total
-
-
-def _look(assignment: Assignment, name: str) -> str:
-    return {"float32": "float", "bfloat16": "bfloat16", "int8-anchor": "anchor"}.get(form_of(assignment, name), "int8")

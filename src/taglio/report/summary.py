@@ -41,20 +41,17 @@ def lede(material: Material) -> list[Part]:
     if outcome is None:
         return []
     notes = (*remarks.ranked(outcome), *remarks.facts(outcome))
-    return [*verdict(material), *(Text(f"Note: {note}", "note") for note in notes)]
+    return [_verdict(material, outcome), *(Text(f"Note: {note}", "note") for note in notes)]
 
 
-def verdict(material: Material) -> list[Part]:
+def _verdict(material: Material, outcome: Outcome) -> Text:
     """How many blocks the plan has in int8, and how sure it is."""
-    outcome = material.outcome
-    if outcome is None:
-        return []
     count = f"{outcome.plan.int8_blocks} of {plural(outcome.blocks, 'block')}"
     low = f" and {outcome.plan.bfloat16_blocks} in bfloat16" if outcome.plan.bfloat16_blocks else ""
     text = f"The plan has {count} in int8{low}; {_status(outcome)}."
     if not outcome.int8.int8_blocks:
         text = f"No block computes in int8{low}{material.graph.refusal()}."
-    return [Text(text, "lede")]
+    return Text(text, "lede")
 
 
 def side_by_side(material: Material) -> list[Part]:

@@ -21,7 +21,7 @@ from taglio.flow.deliver import Delivered
 from taglio.flow.outcome import Figures, Outcome, Quantized
 from taglio.flow.promise import Checked, Verdict
 from taglio.plan.result import Plan
-from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary, ways
+from taglio.report import answer, blocks, built, page, placement, predicted_error, predicted_time, remarks, ways
 from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
@@ -155,30 +155,17 @@ def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     say(answer.sentence(result, str(folder / material.built_in)))
     if result.rate is not None:
         say(ways.line(result.rate))
-    table = summary.side_by_side(material) if verbose else answer.tables(result)
-    show([*table, *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
-    lines = remarks.ranked(result)
-    for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
-        say(f"- {line}")
     if verbose:
-        _everything(material, result)
+        page.show(material)
+        if result.reused_errors:
+            say(f"{plural(result.reused_errors, 'error')} of blocks measured in the run before were used again")
+        say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {size(result.peak_memory_bytes)}")
+    else:
+        show([*answer.tables(result), *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
+        for line in remarks.shortened(remarks.ranked(result), str(folder / workspace.REPORT)):
+            say(f"- {line}")
     _say_source(result.metric)
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
-
-
-def _everything(material: Material, result: Outcome) -> None:
-    say(f"{result.model}: {plural(result.blocks, 'block')}, {result.candidates} can be int8; scheme {result.scheme}")
-    show(summary.conditions(material))
-    show(built.forms(result))
-    show(summary.parts(material))
-    show(predicted_error.tried(material, most=12))
-    show([*ways.chosen(material), *ways.loads(material)])
-    show(summary.verdict(material))
-    for note in remarks.facts(result):
-        say(f"Note: {note}")
-    if result.reused_errors:
-        say(f"{plural(result.reused_errors, 'error')} of blocks measured in the run before were used again")
-    say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {size(result.peak_memory_bytes)}")
 
 
 def _say_source(metric: Metric) -> None:
@@ -186,23 +173,21 @@ def _say_source(metric: Metric) -> None:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
 
 
-def profile(material: Material, by: str = "damage") -> None:
+def profile(material: Material) -> None:
     """Print the blocks, and how well unseen runs were predicted."""
     result = material.profile
-    show([*blocks.ranked(material, by), *predicted_time.unseen_runs(result)])
+    show([*blocks.ranked(material), *predicted_time.unseen_runs(result)])
     say(f"scheme {result.scheme}; 9 of 10 times are expected within {percent(result.interval_ratio)} of the prediction")
     if doubt := result.conditions.doubt():
         say(f"Note: {doubt}")
 
 
-def error(error_model: ErrorModel, provider: str = "") -> None:
-    """Print how well unseen subsets were predicted, and the execution `provider` if it is worth telling."""
+def error(error_model: ErrorModel) -> None:
+    """Print how well unseen subsets were predicted."""
     show([*predicted_error.prediction_quality(error_model), predicted_error.facts(error_model)])
     if error_model.metric.own:
         _say_source(error_model.metric)
         say(f"the float model has {error_model.metric.name} = {error_model.metric.text(0.0)}")
-    if provider:
-        say(f"measured on {provider}")
 
 
 def plans(answer: Answer, names: Sequence[str], objective: Objective, alternatives: Sequence[Alternative]) -> None:
@@ -300,24 +285,3 @@ def quantized(result: Quantized) -> None:
     for note in result.notes:
         say(f"Note: {note}")
     say(f"wrote {result.path}")
-
-
-def report(folder: Path, material: Material, by: str) -> None:
-    """Print the tables of every artifact that the workspace holds, in the order of the flow; blocks in the order of
-    `by`."""
-    say("\nProfile")
-    profile(material, by=by)
-    if material.error is not None:
-        say("\nError")
-        error(material.error)
-    if material.plan is not None:
-        say("\nPlan")
-        show(placement.decisions(material.plan))
-    if material.run is not None:
-        say("\nRun")
-        show(built.run_report(material.run))
-    if material.outcome is not None:
-        say("\nResult")
-        outcome(folder, material, verbose=True)
-    for absent in material.absent.values():
-        say(f"missing: {absent.reason} To make it: {absent.command}")

@@ -73,12 +73,8 @@ def figures(value: float) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio such as "2.0×"."""
-    if ratio is None:
-        return MISSING
-    if not isfinite(ratio):
-        return figures(ratio)
-    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"
+    """A ratio such as "2.00×"."""
+    return MISSING if ratio is None else f"{figures(ratio)}×"
 
 
 def about(ratio: float) -> str:

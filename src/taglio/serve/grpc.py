@@ -73,7 +73,6 @@ _SHOWN: dict[str, Callable[[InferenceService, Any], Mapping[str, Any]]] = {
     "ServerMetadata": lambda _, __: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS},
     "ModelMetadata": lambda service, query: service.metadata(query.name, query.version),
     "ModelConfig": lambda service, query: {"config": service.config(query.name, query.version)},
-    "ModelStatistics": lambda service, query: service.statistics(query.name, query.version),
     "RepositoryIndex": lambda service, query: {
         "models": [model for model in service.index() if not query.ready or model["state"] == "READY"]
     },

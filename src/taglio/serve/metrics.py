@@ -1,4 +1,4 @@
-"""Counters of a server: Prometheus metrics, and the protocol's statistics."""
+"""Counters of a server, as Prometheus metrics."""
 
 from collections import deque
 from collections.abc import Callable
@@ -72,31 +72,3 @@ class Metrics:
             if recent := self._recent[key]:
                 self._measured.labels(*key).set(median(recent))
         return generate_latest(self._registry)
-
-    def statistics(self, model: ServedModel) -> dict[str, Any]:
-        """The protocol's statistics extension in Triton's format: counts and nanoseconds."""
-        labels = {"model": model.name, "version": model.version}
-        sums: dict[str, float] = {}
-        for metric in self._registry.collect():
-            for sample in metric.samples:
-                if labels.items() <= sample.labels.items():
-                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-
-        def spent(count: str, *seconds: str) -> dict[str, int]:
-            return {"count": int(sums.get(count, 0)), "ns": int(1e9 * sum(sums.get(name, 0.0) for name in seconds))}
-
-        wait, compute, requests = "taglio_wait_seconds_sum", "taglio_compute_seconds_sum", "taglio_batch_requests_sum"
-        return {
-            "name": model.name,
-            "version": model.version,
-            "inference_count": int(sums.get(requests, 0)),
-            "execution_count": int(sums.get("taglio_batch_requests_count", 0)),
-            "inference_stats": {
-                "success": spent(requests, wait, compute),
-                "fail": spent("taglio_errors_total"),
-                "queue": spent(requests, wait),
-                "compute_input": spent(requests),  # part of compute_infer
-                "compute_infer": spent("taglio_batch_requests_count", compute),
-                "compute_output": spent(requests),
-            },
-        }

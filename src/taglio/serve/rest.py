@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP, with binary tensors, repository index and statistics; metrics.
+"""The Open Inference Protocol over HTTP, with binary tensors and repository index; metrics.
 
 Binary tensors use Triton's format: a JSON header, whose length is in `Inference-Header-Content-Length`, then the
 tensors' bytes in the order of the inputs with `binary_data_size`.
@@ -44,11 +44,10 @@ def application(service: InferenceService) -> Starlette:
         ("/v2/health/live", "GET", lambda: {"live": True}),
         ("/v2/health/ready", "GET", ready),
         ("/v2/repository/index", "POST", service.index),
-        ("/v2/models/stats", "GET", service.statistics),
         ("/metrics", "GET", metrics),
     ]
     paths = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-    views = ("", service.metadata), ("/config", service.config), ("/ready", ready), ("/stats", service.statistics)
+    views = ("", service.metadata), ("/config", service.config), ("/ready", ready)
     table += [(f"{path}{view}", "GET", show) for path in paths for view, show in views]
     routes = [Route(f"{path}/infer", partial(_infer, service), methods=["POST"]) for path in paths]
     routes += [Route(path, partial(_view, service, show), methods=[verb]) for path, verb, show in table]

@@ -18,7 +18,7 @@ from taglio.serve.tensors import BYTES
 
 NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence")
 # Parameters of tensors that belong to other servers' extensions, and change what an answer contains.
 _NOT_OFFERED = ("classification", "shared_memory_region")
 
@@ -108,11 +108,6 @@ class InferenceService:
         )
         # The sizes of tensors include the batch.
         return {"name": model.name, "platform": PLATFORM, "max_batch_size": 0, "input": inputs, "output": outputs}
-
-    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """The protocol's statistics of a model, or of all. Raises UnknownModel."""
-        queues = [self.queue(name, version)] if name else self.queues
-        return {"model_stats": [self.metrics.statistics(queue.model) for queue in queues]}
 
     def index(self) -> list[dict[str, str]]:
         """The protocol's list of models."""

@@ -7,18 +7,7 @@ from tests.end_to_end.command import Case
 
 INT8 = ("int8", "int8-pt", "int8-io", "int8-aeq", "dynamic")
 
-RUN = (
-    *(
-        "float32 built-in",
-        "float16",
-        "int16x8",
-        "float16 built-in",
-        "dynamic built-in",
-        "int8 built-in",
-        "int16x8 built-in",
-    ),
-    *("int8-aeq-pt", "dynamic-aeq", "weights-aeq", "int16x8-aeq", "float32 CompiledModel"),
-)
+RUN = ("float16", "int16x8", "int8-aeq-pt", "dynamic-aeq", "weights-aeq", "int16x8-aeq", "float32 CompiledModel")
 
 
 def test_from_onnx(few_digits: Case, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""LiteRT: its interpreter with XNNPACK or built-in kernels; and its CompiledModel."""
+"""LiteRT: its interpreter with XNNPACK, and its CompiledModel."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,8 +33,6 @@ class LiteRt:
         notes: tuple[str, ...] = ()
         if wanted.engine == "CompiledModel CPU":
             run = self._compiled(path)
-        elif wanted.engine == "built-in kernels":
-            run = self._runner(self._interpreter(path, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES))
         else:
             interpreter = self._interpreter(path, OpResolverType.AUTO)
             parts = sum(detail["op_name"] == "DELEGATE" for detail in interpreter._get_ops_details())  # noqa: SLF001

@@ -15,7 +15,7 @@ class OnnxRuntime(Sessions):
     """Sessions on the CPU and, where the row's engine says so, on a GPU."""
 
     def open(self, wanted: WantedRow) -> Opened:
-        """A session on `wanted.file`, on the CPU at the optimisation level in `wanted.engine`."""
+        """A session on `wanted.file`, on the CPU unless `wanted.engine` is a place on a GPU."""
         if wanted.engine in cuda.PLACES:
             return self._on_gpu(Path(wanted.file), wanted.engine)
         return super().open(wanted)

@@ -1,11 +1,11 @@
-"""QKeras: a trained Keras model with its layers replaced by QKeras', and its TFLite form.
+"""QKeras: a trained Keras model with its layers replaced by QKeras'.
 
 QKeras' own `model_quantize` cannot read back what it writes, so layers are replaced here one by one. Uses the older
 tf_keras, which QKeras requires.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil, log2
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 from qkeras import QActivation, QConv2D, QDense, QDepthwiseConv2D, quantized_bits, quantized_relu
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from taglio.compare.request import KINDS, Request
 from taglio.compare.row import WantedRow
@@ -42,7 +41,7 @@ class QKeras:
             ) from error
 
     def open(self, wanted: WantedRow) -> Opened:
-        """The row's model: `types` gives the bits, `engine` what runs it."""
+        """The row's model: `types` gives the bits."""
         if wanted.method == "float32":
             model = self._model
         else:
@@ -50,9 +49,6 @@ class QKeras:
             model = self._quantized(bits)
         counts = Counter(type(layer).__name__ for layer in model.layers)
         quantized = {name: count for name, count in counts.items() if name.startswith("Q")}
-        if wanted.engine == "TFLite":
-            run, size = self._tflite(model)
-            return Opened(run, size, dict(counts), quantized)
         path = Path(self._request.folder) / "model.h5"
         model.save(path)
         function = tf.function(lambda x: model(x, training=False))
@@ -105,27 +101,6 @@ class QKeras:
             for name, value in zip(names, probe(one(sample), training=False), strict=True):
                 highest[name] = max(highest[name], float(np.max(np.asarray(value))))
         return highest
-
-    def _tflite(self, model: Any) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
-        """The model in TFLite's int8, which rounds on grids of its own, and the file's bytes."""
-        signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]
-        function = tf.function(lambda *inputs: model(one(inputs), training=False))
-        concrete = function.get_concrete_function(*signature)
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([convert_variables_to_constants_v2(concrete)])
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: (list(sample) for sample in self._request.calibration)
-        content = converter.convert()
-        interpreter = tf.lite.Interpreter(model_content=content, num_threads=self._request.threads)
-        interpreter.allocate_tensors()
-        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
-
-        def run(sample: Sequence[Array]) -> list[Array]:
-            for detail, array in zip(inputs, sample, strict=True):
-                interpreter.set_tensor(detail["index"], array)
-            interpreter.invoke()
-            return [interpreter.get_tensor(detail["index"]) for detail in outputs]
-
-        return run, len(content)
 
 
 def _integer_bits(highest: float) -> int:

@@ -13,12 +13,6 @@ from taglio.compare.request import Request
 from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, file_bytes
 
-_LEVELS = {
-    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
 PROVIDERS = ["CPUExecutionProvider"]
 _SUFFIX = "_kernel_time"
 _CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
@@ -34,11 +28,10 @@ class Sessions:
         self._request = request
 
     def open(self, wanted: WantedRow) -> Opened:
-        """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
+        """A session on `wanted.file`, with all optimisations."""
         path = Path(wanted.file)
-        level = wanted.engine.rpartition(" ")[2]
-        counts, int8 = self._kernels(path, level)  # before the session that stays: two take twice the memory
-        session = self.session(path, level)
+        counts, int8 = self._kernels(path)  # before the session that stays: two take twice the memory
+        session = self.session(path)
         names = [value.name for value in session.get_inputs()]
 
         def run(sample: Sequence[Array]) -> list[Array]:
@@ -47,10 +40,9 @@ class Sessions:
 
         return Opened(run, file_bytes(path), counts, int8, file=wanted.file)
 
-    def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
+    def session(self, path: Path, profile: Path | None = None) -> ort.InferenceSession:
         """Open `path` with the options of every timed session."""
         options = ort.SessionOptions()
-        options.graph_optimization_level = _LEVELS.get(level, _LEVELS["all"])
         options.intra_op_num_threads = self._request.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
@@ -60,10 +52,10 @@ class Sessions:
             options.profile_file_prefix = str(profile)
         return ort.InferenceSession(str(path), options, providers=PROVIDERS, enable_fallback=0)
 
-    def _kernels(self, path: Path, level: str) -> tuple[dict[str, int], dict[str, int]]:
+    def _kernels(self, path: Path) -> tuple[dict[str, int], dict[str, int]]:
         """Counts by type of the kernels in one profiled inference, and of those that computed on int8."""
         with tempfile.TemporaryDirectory(dir=self._request.folder) as folder:
-            session = self.session(path, level, Path(folder) / "profile")
+            session = self.session(path, Path(folder) / "profile")
             feed = dict(zip((value.name for value in session.get_inputs()), self._request.held_out[0], strict=True))
             session.run(None, feed)
             events = json.loads(Path(session.end_profiling()).read_text())

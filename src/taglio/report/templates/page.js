@@ -73,8 +73,8 @@ const drawChart = (spec, width) => {
     x: scaled(x, X, width), y: scaled(y, Y, 320), color: {type: "identity"},
     marks: [
       spec.limit ? Plot.rectY([0], {x1: X[0], x2: X[1], y1: Math.max(Y[0], spec.limit[0]), y2: Y[1], fill: "var(--bad)", fillOpacity: 0.1}) : null,
-      spec.band.length ? Plot.areaY(spec.band.map(([at, low, high]) => [at, Math.max(Y[0], low), Math.min(Y[1], high)]).filter(([at, low, high]) => fits(x, X)(at) && low <= high), {x: "0", y1: "1", y2: "2", fill: "var(--soft)", fillOpacity: 0.12}) : null,
-      ...spec.curves.map((curve) => Plot.line(curve.points.filter(([a, b]) => fits(x, X)(a) && fits(y, Y)(b)), {stroke: curve.look === "upper" ? "var(--bad)" : curve.look === "identity" ? "var(--soft)" : `var(--${curve.look})`, strokeDasharray: curve.look === "upper" ? "5 4" : null, strokeWidth: 1.3})),
+      spec.square ? Plot.line([X, X].map((ends, index) => [ends[index], ends[index]]), {stroke: "var(--soft)", strokeWidth: 1.3}) : null,
+      ...spec.bounds.map((points) => Plot.line(points.filter(([a, b]) => fits(x, X)(a) && fits(y, Y)(b)), {stroke: "var(--bad)", strokeDasharray: "5 4", strokeWidth: 1.3})),
       spec.limit ? Plot.ruleY([spec.limit[0]], {stroke: "var(--bad)", strokeDasharray: "5 4"}) : null,
       spec.limit ? Plot.text([spec.limit], {x: () => X[1], y: "0", text: "1", textAnchor: "end", dx: -4, dy: -8, fill: "var(--soft)", stroke: "var(--paper)", strokeWidth: 3}) : null,
       Plot.ruleY(marks.filter((mark) => Number.isFinite(mark.to)), {x1: "px", x2: "to", y: "py", stroke: "var(--soft)"}),
