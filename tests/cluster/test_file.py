@@ -18,7 +18,6 @@ start = "camera"
 [device.camera]
 threads = 1
 memory_mb = 64
-idle_watts = 1.5
 active_watts = 4.0
 energy_cap_joules = 0.5
 profile = "profile.json"
@@ -52,7 +51,7 @@ def test_units_are_converted_once() -> None:
     cluster = parse(FILE)
     assert [each.name for each in cluster.devices] == ["camera", "gateway", "server"]
     camera, gateway, server = cluster.devices
-    assert (camera.threads, camera.memory_bytes, camera.idle_watts, camera.active_watts) == (1, 64e6, 1.5, 4.0)
+    assert (camera.threads, camera.memory_bytes, camera.active_watts) == (1, 64e6, 4.0)
     assert (camera.energy_cap_joules, camera.profile, camera.assumed) == (0.5, "profile.json", False)
     assert (gateway.memory_bytes, gateway.never, gateway.int8) == (inf, ("Resize", "model.2*"), False)
     assert (server.scale_of, server.scale_factor, server.assumed) == ("gateway", 0.2, True)
@@ -66,7 +65,7 @@ def test_units_are_converted_once() -> None:
 
 def test_what_messages_take_is_read() -> None:
     cluster = parse(
-        FILE.replace("idle_watts = 1.5", "send_ms = 2\nreceive_ms = 3\nreceive_ms_per_mb = 12").replace(
+        FILE.replace("active_watts = 4.0", "send_ms = 2\nreceive_ms = 3\nreceive_ms_per_mb = 12").replace(
             "latency_ms = 5", "latency_ms = 5\ngap_ms = 1"
         )
     )

@@ -65,7 +65,7 @@ def outcome(cluster_outcome: ClusterOutcome) -> list[Part]:
 
 
 def run(cluster_run: ClusterRun) -> list[Part]:
-    """Predicted beside measured: components, crossings, request, energy; and what was proven."""
+    """Predicted beside measured: components, crossings, requests; and what was proven."""
     rows = []
     for component in cluster_run.components:
         wall = component.measured
@@ -79,7 +79,7 @@ def run(cluster_run: ClusterRun) -> list[Part]:
     head = ["component", "device", "predicted", "measured", "±", "predicted / measured"]
     between = ["from", "to", "bytes", "predicted", "measured", "±", "tensors"]
     tables = [Table(head, rows, words=frozenset({1})), Table(between, hops, words=frozenset({1, 6}))]
-    texts = [*_latency(cluster_run), *_energy(cluster_run), *_proof(cluster_run), *cluster_run.notes]
+    texts = [*_latency(cluster_run), *_proof(cluster_run), *cluster_run.notes]
     return [*tables, *map(Text, texts)]
 
 
@@ -103,16 +103,6 @@ def _latency(run: ClusterRun) -> list[str]:
         else:
             ratio = f"predicted / measured {plan.ratio:.3f}"
             lines.append(f"latency{of}: predicted {predicted}, measured {spread}, {ratio}")
-    return lines
-
-
-def _energy(run: ClusterRun) -> list[str]:
-    lines = []
-    for use in run.energy:
-        joules_of = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
-        modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in joules_of if joules is not None)
-        text = f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"
-        lines.append(f"energy of {use.device}: {text}")
     return lines
 
 

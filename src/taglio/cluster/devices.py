@@ -34,7 +34,6 @@ class Device:
     runtime: str = ""
     threads: int = 1
     memory_bytes: float = inf
-    idle_watts: float = 0.0
     active_watts: float = 0.0
     energy_cap_joules: float = inf
     never: tuple[str, ...] = ()

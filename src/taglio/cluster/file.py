@@ -1,37 +1,7 @@
 """Read the cluster file (TOML): devices and links. Errors name the key and the fix.
 
-    start = "camera"                       # where requests come from and answers go
-
-    [device.camera]
-    threads = 1
-    runtime = "onnxruntime"                # default: the runtime of its profile
-    memory_mb = 512
-    active_watts = 4.5
-    cpus = 0.5                             # only for taglio cluster emulate: half a processor
-    send_ms = 2                            # CPU cost per message sent and received, and per megabyte of it: it limits
-    receive_ms = 3                         # the request rate, and components pause for it
-    send_ms_per_mb = 3
-    receive_ms_per_mb = 12
-    request_ms = 1                         # cost per request on the start device, besides its components
-                                           # (taglio cluster probe measures all of these)
-    profile = "profile.json"               # measured times, a file in each model's own folder
-
-    [device.server]
-    scale = { of = "camera", factor = 0.1 } # assumed: 0.1 x the camera's times
-
-    [device.second]
-    like = "server"                        # the same again, with the same links: such devices can take turns
-
-    [[link]]
-    from = "camera"
-    to = "server"
-    both = true
-    bandwidth_mbit_s = 50
-    latency_ms = 5
-    gap_ms = 1                             # part of the latency for which the next message waits (cluster probe)
-
-Devices without a link between them are not connected. Units are part of the keys and converted only here: a megabyte is
-10⁶ bytes, a megabit 10⁶ bits.
+docs/cluster.md has an example and every key. Devices without a link between them are not connected. Units are part of
+the keys and converted only here: a megabyte is 10⁶ bytes, a megabit 10⁶ bits.
 """
 
 import json
@@ -89,7 +59,6 @@ class _DeviceKeys(_Strict, frozen=True):
     threads: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     runtime: _Text | UnsetType = UNSET
     memory_mb: _Positive | UnsetType = UNSET
-    idle_watts: _Amount | UnsetType = UNSET
     active_watts: _Amount | UnsetType = UNSET
     energy_cap_joules: _Amount | UnsetType = UNSET
     cpus: _Positive | UnsetType = UNSET

@@ -19,20 +19,14 @@ from taglio.cluster.engine.deploy import MOST_LANES, Deployment
 from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
-from taglio.cluster.engine.result import (
-    ClusterRun,
-    ComponentTime,
-    CrossingTime,
-    DeviceEnergy,
-    PlanTime,
-)
+from taglio.cluster.engine.result import ClusterRun, ComponentTime, CrossingTime, PlanTime
 from taglio.cluster.engine.serve import Feed, Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
-from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
+from taglio.errors import BadArtifact, BadOption, MeasurementFailed
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.workspace import COMPONENTS, PLAN, reopen
 from taglio.lab.work import Work
@@ -146,7 +140,6 @@ def answer_requests(
             server.pipeline.close()
         plans = run.plans()
         rate = ready.plan.predicted_rate_per_s
-        components, crossings = run.components(), run.crossings()
         here, notes = connection.here.name, list[str]()
         if here != cluster.start:
             notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
@@ -154,8 +147,6 @@ def answer_requests(
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
         if stream:
             notes += _of_rate(ready, lanes)
-        elif (note := too_short(runs, took_s, plans[0].ratio)) is not None:
-            notes.append(note)
         result = ClusterRun(
             requests=runs,
             streamed=stream,
@@ -166,10 +157,8 @@ def answer_requests(
             plans=plans,
             rate_per_s=runs / took_s,
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
-            components=components,
-            crossings=crossings,
-            energy=run.energy(components, took_s),
-            predicted_joules=None if ready.plan.predicted_joules is None else ready.plan.predicted_joules.value,
+            components=run.components(),
+            crossings=run.crossings(),
             loaded=run.deployment.loaded,
             sent_bytes=run.deployment.sent_bytes,
             distance=run.distance,
@@ -191,18 +180,6 @@ def _of_rate(planned: Planned, lanes: int) -> Iterator[str]:
         yield "the predicted rate ignores the CPU cost per message: taglio cluster probe measures it"
     if lanes < (needed := _needed_lanes(planned.plan)):
         yield f"the predicted rate needs {needed} requests in flight, {lanes} are the most for these devices"
-
-
-def too_short(runs: int, took_s: float, ratio: float) -> str | None:
-    """A note on a run that deviates by a tenth from its prediction and is too short for CPU quotas to average out: less
-    than ten periods of Linux's quotas, a second. Else None."""
-    if took_s >= 1.0 or abs(ratio - 1.0) <= 0.1:
-        return None
-    return (
-        f"{plural(runs, 'request')} took {took_s:.2g} s in all, too short to compare with the steady-state prediction: "
-        "under a CPU quota, so few run at full speed or in a single pause; "
-        f"{math.ceil(1.5 * runs / took_s)} runs take longer than a second"
-    )
 
 
 def planned_for(folder: Path, work: Work) -> Cluster | None:
@@ -301,23 +278,6 @@ class _RunInProgress:
             uncertain = sum(clocks[name].uncertain_s for name in ours)
             times.append(CrossingTime(*ends, message.names, message.bytes, predicted, summarize(hops_s), uncertain))
         return tuple(times)
-
-    def energy(self, components: Sequence[ComponentTime], took_s: float) -> tuple[DeviceEnergy, ...]:
-        """Joules of a request on each device that has components, from the cluster file's watts."""
-        cluster, requests, energies = self.planned.cluster, len(self.answers), []
-        for name in dict.fromkeys(component.device for component in components):
-            device, machines = cluster.device(name), len(self.planned.plan.machines()[name])
-            busy_s = sum(component.measured.mean_s for component in components if component.device == name)
-            waited_s = max(0.0, machines * took_s / requests - busy_s)
-            sent, priced = 0.0, any(link.joules_per_byte for link in cluster.links if link.source == name)
-            for message in self.deployment.wiring.messages:
-                source, target = message.ends(cluster.start)
-                if source == name and (link := cluster.link(source, target)) is not None:
-                    sent += message.bytes * link.joules_per_byte
-            busy = busy_s * device.active_watts if device.active_watts else None
-            idle = waited_s * device.idle_watts if device.idle_watts else None
-            energies.append(DeviceEnergy(name, busy, sent if priced else None, idle))
-        return tuple(energies)
 
 
 def _sent_once(answers: Sequence[AnsweredRequest]) -> list[AnsweredRequest]:
