@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import Probes
 from taglio.cluster.engine.resident import DeviceFacts
@@ -31,17 +32,21 @@ def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Devic
     return [Table(head, rows, words=frozenset({1, 3, 4, 5, 6})), Text(text)]
 
 
-def links(probes: Probes) -> list[Part]:
+def links(probes: Probes, planned: Cluster) -> list[Part]:
     """The measured links, with the cluster file's values in brackets, and the CPU cost per message."""
     rows = []
-    for probe in probes.links:
-        latency, speed, planned = probe.latency_s, probe.bandwidth_bytes_per_s, probe.planned
-        cells = [f"{latency.value * 1e3:.3g} ({planned.latency_s * 1e3:.3g})"]
-        cells.append(f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}")
-        cells.append(f"{speed.value * _MBIT:.3g} ({planned.bandwidth_bytes_per_s * _MBIT:.3g})")
-        cells.append(f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}")
-        rows.append([probe.source, probe.target, *cells, f"{probe.gap_s * 1e3:.2f}"])
-    head = ["from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms"]
+    for link in probes.links:
+        file = planned.link(link.source, link.target)
+        assert file is not None, "links of the file are measured"
+        latency, speed = (
+            f"{value:.3g} ({before:.3g})"
+            for value, before in (
+                (link.latency_s * 1e3, file.latency_s * 1e3),
+                (link.bandwidth_bytes_per_s * _MBIT, file.bandwidth_bytes_per_s * _MBIT),
+            )
+        )
+        rows.append([link.source, link.target, latency, speed, f"{link.gap_s * 1e3:.2f}"])
+    head = ["from", "to", "latency\nms (file)", "bandwidth\nMbit/s (file)", "gap\nms"]
     costs = []
     for name, cost in probes.handling.items():
         ends = ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
