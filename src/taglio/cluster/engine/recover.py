@@ -20,7 +20,7 @@ from taglio.cluster.engine.links import Links, Pair, without
 from taglio.cluster.engine.pipeline import RequestPipeline
 from taglio.cluster.engine.replan import Planned, replan
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.plan.result import Limits, Plan
+from taglio.plan.result import Plan
 
 _LOG = logging.getLogger(__name__)
 
@@ -93,8 +93,7 @@ class Recovery:
             try:
                 return self._take(self._remaining(gone, lost))
             except (Infeasible, BadOption) as error:
-                left, limits = without(cluster, gone, lost), self._first.plan.limits
-                raise BadDevice(_no_plan(gone, lost, left, limits, error)) from None
+                raise BadDevice(_no_plan(gone, lost, without(cluster, gone, lost), error)) from None
             except HeadLost:  # it has been waited for
                 raise
             except BadDevice as error:  # more was lost meanwhile
@@ -194,23 +193,10 @@ class Recovery:
         return all(alive.get(name) for name in names) and not used & self._links.lost()
 
 
-def _no_plan(gone: Collection[str], lost: Collection[Pair], left: Cluster, limits: Limits, error: TaglioError) -> str:
-    """The error message if no plan is possible on what is `left` without lost devices and links: these, and pins at
-    fault."""
+def _no_plan(gone: Collection[str], lost: Collection[Pair], left: Cluster, error: TaglioError) -> str:
+    """The error message if no plan is possible on what is `left` without lost devices and links."""
     living = [device.name for device in left.devices]
     things = [f'device "{name}"' for name in sorted(gone)]
     things += ["the link between " + " and ".join(f'"{name}"' for name in sorted(p)) for p in lost if p <= {*living}]
-    what, rest = " and ".join(things), ", ".join(living)
-    off: dict[str, set[str]] = {}
-    for block, device in limits.device_exclusions:
-        off.setdefault(block, set()).add(device)
-    pinned = dict(limits.device_pins)
-    nowhere = [block for block, devices in off.items() if devices >= set(living)]
-    nowhere += [block for block, devices in off.items() if pinned.get(block) in devices and block not in nowhere]
-    if not nowhere:
-        return f"{what} is lost, and without it no plan on {rest} keeps the limits ({error}): restore it"
-    blocks = f"{nowhere[0]}{f' and {len(nowhere) - 1} more' if len(nowhere) > 1 else ''}"
-    return (
-        f"{what} is lost, and pins forbid block {blocks} on every other device ({rest}): restore it, or plan with "
-        "fewer `keep_off`"
-    )
+    rest = ", ".join(living)
+    return f"{' and '.join(things)} is lost, and without it no plan on {rest} keeps the limits ({error}): restore it"
