@@ -25,7 +25,7 @@ def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list
     read_s = [7.0 + ways[0].seconds(count) + index * ways[0].gap_s for index, count in enumerate(there)]
     end_s = read_s[-1] - 7.0 + ways[1].seconds(back)
     hops = (*(Hop(1 + index, a, b, 0.0, each_s) for index, each_s in enumerate(read_s)), Hop(9, b, a, 8.0, end_s))
-    step = ComponentStep("last", a, end_s, end_s, end_s)
+    step = ComponentStep("last", a, end_s, end_s)
     return [AnsweredRequest(request, [], 0.0, end_s, (step,), hops) for request in range(9)]
 
 

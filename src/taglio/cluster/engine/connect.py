@@ -179,16 +179,12 @@ def on(name: str) -> dict[str, Any]:
     return {"num_cpus": 0, "resources": {RESOURCE + name: 0.001}}
 
 
-def ask(name: str) -> Any:
-    """Begin to ask a device for facts; the result is one of Ray's references."""
-    return ray().remote(facts).options(**on(name), max_retries=0).remote()
-
-
 def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, DeviceFacts]:
     """Facts about every living device, or about `names`. Raises BadDevice for a device with another taglio version or
     without an answer."""
     alive = connection.alive().items()
-    answers = {name: ask(name) for name, up in alive if up and (names is None or name in names)}
+    asked = [name for name, up in alive if up and (names is None or name in names)]
+    answers = {name: ray().remote(facts).options(**on(name), max_retries=0).remote() for name in asked}
     facts_of = {}
     for name, answer in answers.items():
         try:

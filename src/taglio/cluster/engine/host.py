@@ -69,13 +69,12 @@ class _OpenRequest:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ReadyComponent:
-    """A component, the `place`-th on this device, with all inputs since `ready_s`. The smallest runs first."""
+    """A component, the `place`-th on this device, with all its inputs. The smallest runs first."""
 
     request: int
     place: int
     component: str
     parcels: list[Parcel] = field(compare=False)
-    ready_s: float = field(compare=False)
     session: SessionStep | None = field(compare=False)
 
 
@@ -177,9 +176,7 @@ class Host(Resident):
             for place, (name, job) in enumerate(self._jobs.items()):
                 if name in request.left and all(index in request.parcels for index in job.reads):
                     parcels = [request.parcels[index] for index in job.reads]
-                    self._waiting.put(
-                        _ReadyComponent(parcel.request, place, name, parcels, time.monotonic(), request.session)
-                    )
+                    self._waiting.put(_ReadyComponent(parcel.request, place, name, parcels, request.session))
                     request.left.discard(name)
                     count += 1
             if not request.left:
@@ -236,7 +233,7 @@ class Host(Resident):
             return replace(made, error=BadDevice(f'device "{self.device}" has no memory to run {work.component}'))
         except Exception as error:  # the runtime refuses the inputs
             return replace(made, error=BadData(f"{work.component} failed: {with_kind(error)}"))
-        step = ComponentStep(work.component, self.device, work.ready_s, start, end)
+        step = ComponentStep(work.component, self.device, start, end)
         return replace(made, tensors=values, steps=(*steps, step), hops=hops)
 
 

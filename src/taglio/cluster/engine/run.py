@@ -20,7 +20,7 @@ from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun, ComponentTime, CrossingTime, PlanTime
-from taglio.cluster.engine.serve import Feed, Server
+from taglio.cluster.engine.serve import Feed, Server, Steps
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
@@ -122,15 +122,15 @@ def answer_requests(
         recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
         server = Server(recovery, patience_s(ready.plan))
         try:
-            first_ones = [feeds[0]] * (_WARMUP * server.pipeline.lanes)
-            for _ in server.steps(feeds[:_WARMUP], "warm-up") if steps else server.answers(first_ones):
+            lanes = server.pipeline.lanes
+            warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
+            for _ in server.answers(warm_up, Steps("warm-up") if steps else None):
                 pass
             first = server.pipeline.deployment
             # Actors end with their handles.
             run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
-            lanes = server.pipeline.lanes
             begun = time.monotonic()
-            for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
+            for answer in server.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
                 run.check(answer)
                 if work.progress:
                     work.progress("running", len(run.answers), runs)
