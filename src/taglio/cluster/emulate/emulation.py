@@ -200,13 +200,11 @@ class Emulation(RunningEmulation):
 
 
 def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
-    """The links between devices, by the devices' indices in `order` (default: the cluster). Loopbacks are left to the
-    engine: both components are on one machine in reality, too."""
+    """The links between devices, by the devices' indices in `order` (default: the cluster)."""
     index = {device.name: number for number, device in enumerate((order or cluster).devices)}
     return tuple(
         line.EmulatedLink(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
         for link in cluster.links
-        if link.source != link.target
     )
 
 
