@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from taglio import artifact
 from taglio.cluster.engine.parcel import ComponentStep, Parcel, SessionStep, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
@@ -27,7 +26,7 @@ from taglio.components.build import Piece, State
 from taglio.errors import BadData, BadDevice, TaglioError, with_kind
 from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.session import Session, opener, package
+from taglio.runtimes.session import Session, opener
 
 # Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
 MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
@@ -43,9 +42,6 @@ class Loaded:
     device: str
     component: str
     sha256: str
-    runtime: str
-    version: str
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +148,7 @@ class Host(Resident):
                 session.run([port.name for port in piece.outputs], _zeros(piece))
             self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
-            opened = (piece.name, piece.sha256, piece.runtime, artifact.version_of(package(piece.runtime)))
-            loaded.append(Loaded(self.device, *opened, threads))
+            loaded.append(Loaded(self.device, piece.name, piece.sha256))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
         return loaded

@@ -55,7 +55,7 @@ class Recovery:
 
     def begin(self) -> RequestPipeline:
         """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
-        return self._take(self._first)
+        return self._use(self._first, self._deployed(self._first))
 
     def recover(self, reason: str) -> RequestPipeline:
         """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
@@ -91,7 +91,8 @@ class Recovery:
             if attempt and (gone, lost) == before:
                 raise BadDevice(reason)
             try:
-                return self._take(self._remaining(gone, lost))
+                remaining = self._remaining(gone, lost)
+                return self._use(remaining, self._deployed(remaining))
             except (Infeasible, BadOption) as error:
                 raise BadDevice(_no_plan(gone, lost, without(cluster, gone, lost), error)) from None
             except HeadLost:  # it has been waited for
@@ -159,9 +160,6 @@ class Recovery:
         before, after = (planned.plan.predicted_latency_s.value for planned in (self.running, self._first))
         self.switches.append(Switch("its devices and links are back", request, before, after))
         return self._use(self._first, pipeline)
-
-    def _take(self, planned: Planned) -> RequestPipeline:
-        return self._use(planned, self._deployed(planned))
 
     def _use(self, planned: Planned, pipeline: RequestPipeline) -> RequestPipeline:
         self.running, self._pipeline = planned, pipeline
