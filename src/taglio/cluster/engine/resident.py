@@ -7,7 +7,7 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from taglio import artifact, weights
@@ -45,7 +45,7 @@ class Resident:
 
     def facts(self) -> DeviceFacts:
         """Facts about this device."""
-        return replace(facts(), device=self.device, threads=self._threads)
+        return facts(self.device, self._threads)
 
     def path(self, sha256: str) -> Path:
         """The path of the file with that hash."""
@@ -104,11 +104,11 @@ class Resident:
         part.replace(path)
 
 
-def facts() -> DeviceFacts:
-    """Facts about the device of this process."""
+def facts(device: str = "", threads: int = 0) -> DeviceFacts:
+    """Facts about a device (default: that of this process)."""
     versions = {**artifact.tools(), "ray": artifact.version_of("ray"), "openvino": artifact.version_of("openvino")}
-    threads = int(os.environ.get(THREADS, "1"))
-    return DeviceFacts(os.environ.get(DEVICE, ""), describe(), versions, here(), threads, clock_name())
+    device, threads = device or os.environ.get(DEVICE, ""), threads or int(os.environ.get(THREADS, "1"))
+    return DeviceFacts(device, describe(), versions, here(), threads, clock_name())
 
 
 def clock_name() -> str:

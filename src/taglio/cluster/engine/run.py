@@ -5,7 +5,7 @@ Plans nothing; recover.py handles lost devices.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -73,13 +73,10 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
 def lanes_for(plan: Plan) -> int:
     """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one; at
     most as many as the devices have threads for."""
-    return min(_needed_lanes(plan), MOST_LANES * max(len(use.machines) for use in plan.usage))
-
-
-def _needed_lanes(plan: Plan) -> int:
     if plan.predicted_rate_per_s is None:
         return 2
-    return max(2, math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1)
+    needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
+    return min(max(2, needed), MOST_LANES * max(len(use.machines) for use in plan.usage))
 
 
 def patience_s(plan: Plan) -> float:
@@ -145,8 +142,8 @@ def answer_requests(
             notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
         if planned_for(folder, work) not in (None, cluster):
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
-        if stream:
-            notes += _of_rate(ready, lanes)
+        if stream and ready.plan.crossings and not cluster.messages_cost:
+            notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
         result = ClusterRun(
             requests=runs,
             streamed=stream,
@@ -172,14 +169,6 @@ def answer_requests(
         )
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
-
-
-def _of_rate(planned: Planned, lanes: int) -> Iterator[str]:
-    """Notes on a predicted rate that a stream cannot be expected to reach."""
-    if planned.plan.crossings and not planned.cluster.messages_cost:
-        yield "the predicted rate ignores the CPU cost per message: taglio cluster probe measures it"
-    if lanes < (needed := _needed_lanes(planned.plan)):
-        yield f"the predicted rate needs {needed} requests in flight, {lanes} are the most for these devices"
 
 
 def planned_for(folder: Path, work: Work) -> Cluster | None:
