@@ -32,7 +32,7 @@ THREE = study.Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("serv
 
 def kill(emulation: Emulation, device: str) -> None:
     """All its processes at once; started again ten seconds later."""
-    while pids := quota.processes(emulation.record.place(device).group):
+    while pids := quota.processes(emulation.record.group / device):
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -43,7 +43,7 @@ def kill(emulation: Emulation, device: str) -> None:
 
 def kill_head(emulation: Emulation) -> None:
     """The process that keeps the cluster's members; it is not started again by anybody but the engine."""
-    for pid in quota.processes(emulation.record.place(emulation.cluster.start).group):
+    for pid in quota.processes(emulation.record.group / emulation.cluster.start):
         with suppress(OSError):
             if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)

@@ -42,7 +42,7 @@ READERS: tuple[tuple[str, ...], ...] = (
     ("run", "{}", "--runs", "3"),
     ("report", "{}"),
 )
-CLUSTER = FILE.replace("idle_watts", "cpus = 0.5\nsend_ms = 2\nreceive_ms_per_mb = 12\nidle_watts").replace(
+CLUSTER = FILE.replace("active_watts", "cpus = 0.5\nsend_ms = 2\nreceive_ms_per_mb = 12\nactive_watts").replace(
     "latency_ms = 5\n", "latency_ms = 5\ngap_ms = 1\n"
 )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import Probes
 from taglio.cluster.engine.resident import DeviceFacts
@@ -31,17 +32,21 @@ def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Devic
     return [Table(head, rows, words=frozenset({1, 3, 4, 5, 6})), Text(text)]
 
 
-def links(probes: Probes) -> list[Part]:
+def links(probes: Probes, planned: Cluster) -> list[Part]:
     """The measured links, with the cluster file's values in brackets, and the CPU cost per message."""
     rows = []
-    for probe in probes.links:
-        latency, speed, planned = probe.latency_s, probe.bandwidth_bytes_per_s, probe.planned
-        cells = [f"{latency.value * 1e3:.3g} ({planned.latency_s * 1e3:.3g})"]
-        cells.append(f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}")
-        cells.append(f"{speed.value * _MBIT:.3g} ({planned.bandwidth_bytes_per_s * _MBIT:.3g})")
-        cells.append(f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}")
-        rows.append([probe.source, probe.target, *cells, f"{probe.gap_s * 1e3:.2f}"])
-    head = ["from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms"]
+    for link in probes.links:
+        file = planned.link(link.source, link.target)
+        assert file is not None, "links of the file are measured"
+        latency, speed = (
+            f"{value:.3g} ({before:.3g})"
+            for value, before in (
+                (link.latency_s * 1e3, file.latency_s * 1e3),
+                (link.bandwidth_bytes_per_s * _MBIT, file.bandwidth_bytes_per_s * _MBIT),
+            )
+        )
+        rows.append([link.source, link.target, latency, speed, f"{link.gap_s * 1e3:.2f}"])
+    head = ["from", "to", "latency\nms (file)", "bandwidth\nMbit/s (file)", "gap\nms"]
     costs = []
     for name, cost in probes.handling.items():
         ends = ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
@@ -65,7 +70,7 @@ def outcome(cluster_outcome: ClusterOutcome) -> list[Part]:
 
 
 def run(cluster_run: ClusterRun) -> list[Part]:
-    """Predicted beside measured: components, crossings, request, energy; and what was proven."""
+    """Predicted beside measured: components, crossings, requests; and what was proven."""
     rows = []
     for component in cluster_run.components:
         wall = component.measured
@@ -79,7 +84,7 @@ def run(cluster_run: ClusterRun) -> list[Part]:
     head = ["component", "device", "predicted", "measured", "±", "predicted / measured"]
     between = ["from", "to", "bytes", "predicted", "measured", "±", "tensors"]
     tables = [Table(head, rows, words=frozenset({1})), Table(between, hops, words=frozenset({1, 6}))]
-    texts = [*_latency(cluster_run), *_energy(cluster_run), *_proof(cluster_run), *cluster_run.notes]
+    texts = [*_latency(cluster_run), *_proof(cluster_run), *cluster_run.notes]
     return [*tables, *map(Text, texts)]
 
 
@@ -106,22 +111,8 @@ def _latency(run: ClusterRun) -> list[str]:
     return lines
 
 
-def _energy(run: ClusterRun) -> list[str]:
-    lines = []
-    for use in run.energy:
-        joules_of = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
-        modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in joules_of if joules is not None)
-        text = f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"
-        lines.append(f"energy of {use.device}: {text}")
-    return lines
-
-
 def _proof(run: ClusterRun) -> list[str]:
-    lines = [
-        f"{opened.device} ran {opened.component} {opened.sha256[:12]}, as planned, in {opened.runtime} "
-        f"{opened.version} with {plural(opened.threads, 'thread')}"
-        for opened in run.loaded
-    ]
+    lines = [f"{opened.device} ran {opened.component} {opened.sha256[:12]}, as planned" for opened in run.loaded]
     same = "bit for bit" if run.identical == run.requests else f"within {run.distance:.1e} (relative L2)"
     lines.append(f"{run.requests} answers in order, each equal to the single-process answer {same}")
     for broke in run.interruptions:

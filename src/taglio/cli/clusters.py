@@ -101,7 +101,7 @@ def probe(options: argparse.Namespace) -> Shown:
         artifact.write_bytes(options.write, text.encode())
 
     def tables() -> None:
-        show(cluster_tables.links(probes))
+        show(cluster_tables.links(probes, cluster))
         if options.write is not None:
             say(f"wrote {options.write}")
 

@@ -34,7 +34,6 @@ class Device:
     runtime: str = ""
     threads: int = 1
     memory_bytes: float = inf
-    idle_watts: float = 0.0
     active_watts: float = 0.0
     energy_cap_joules: float = inf
     never: tuple[str, ...] = ()
@@ -79,8 +78,8 @@ class Handling:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two devices. A device's link to itself is its loopback, between components there. `gap_s`
-    is the part of the latency for which the next message waits (g of the LogP model, Culler et al. 1993)."""
+    """One direction between two devices. `gap_s` is the part of the latency for which the next message waits (g of the
+    LogP model, Culler et al. 1993)."""
 
     source: str
     target: str
@@ -129,8 +128,8 @@ class Cluster:
         return lcm(*(max(1, len(self.device(name).replicas)) for name in names))
 
     def link(self, source: str, target: str) -> Link | None:
-        """The link from `source` to `target`; None if they are not connected. A loopback missing from the file costs
-        nothing: its components are in one process."""
+        """The link from `source` to `target`; None if they are not connected. From a device to itself it costs nothing:
+        components there are in one process."""
         for link in self.links:
             if (link.source, link.target) == (source, target):
                 return link

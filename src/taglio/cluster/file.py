@@ -1,37 +1,7 @@
 """Read the cluster file (TOML): devices and links. Errors name the key and the fix.
 
-    start = "camera"                       # where requests come from and answers go
-
-    [device.camera]
-    threads = 1
-    runtime = "onnxruntime"                # default: the runtime of its profile
-    memory_mb = 512
-    active_watts = 4.5
-    cpus = 0.5                             # only for taglio cluster emulate: half a processor
-    send_ms = 2                            # CPU cost per message sent and received, and per megabyte of it: it limits
-    receive_ms = 3                         # the request rate, and components pause for it
-    send_ms_per_mb = 3
-    receive_ms_per_mb = 12
-    request_ms = 1                         # cost per request on the start device, besides its components
-                                           # (taglio cluster probe measures all of these)
-    profile = "profile.json"               # measured times, a file in each model's own folder
-
-    [device.server]
-    scale = { of = "camera", factor = 0.1 } # assumed: 0.1 x the camera's times
-
-    [device.second]
-    like = "server"                        # the same again, with the same links: such devices can take turns
-
-    [[link]]
-    from = "camera"
-    to = "server"
-    both = true
-    bandwidth_mbit_s = 50
-    latency_ms = 5
-    gap_ms = 1                             # part of the latency for which the next message waits (cluster probe)
-
-Devices without a link between them are not connected. Units are part of the keys and converted only here: a megabyte is
-10⁶ bytes, a megabit 10⁶ bits.
+docs/cluster.md has an example and every key. Devices without a link between them are not connected. Units are part of
+the keys and converted only here: a megabyte is 10⁶ bytes, a megabit 10⁶ bits.
 """
 
 import json
@@ -89,7 +59,6 @@ class _DeviceKeys(_Strict, frozen=True):
     threads: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
     runtime: _Text | UnsetType = UNSET
     memory_mb: _Positive | UnsetType = UNSET
-    idle_watts: _Amount | UnsetType = UNSET
     active_watts: _Amount | UnsetType = UNSET
     energy_cap_joules: _Amount | UnsetType = UNSET
     cpus: _Positive | UnsetType = UNSET
@@ -105,7 +74,6 @@ class _DeviceKeys(_Strict, frozen=True):
 class _DeviceTable(_DeviceKeys, frozen=True):
     profile: _Text | UnsetType = UNSET
     scale: _Scale | UnsetType = UNSET
-    loopback: _LinkKeys | UnsetType = UNSET
 
 
 class _Copy(_Strict, frozen=True):
@@ -118,7 +86,6 @@ class _File(_Strict, frozen=True):
     link: list[dict[str, Any]] = []
 
 
-_INNER: dict[str, type[Struct]] = {"scale": _Scale, "loopback": _LinkKeys}
 # What messages of msgspec call a type, in TOML's words.
 _WORDS = {
     "`object`": "a table",
@@ -229,8 +196,6 @@ class _Reader:
         if table.scale is not UNSET:
             device = replace(device, profile=None, scale_of=table.scale.of, scale_factor=table.scale.factor)
         self.devices[name] = device
-        if table.loopback is not UNSET:
-            self.links[name, name] = self.link(f"{where}.loopback", table.loopback, (name, name))
 
     def read_link(self, number: int, table: _LinkTable) -> None:
         where, ends = f"link {number}", (table.source, table.target)
@@ -238,9 +203,7 @@ class _Reader:
             if name not in self.devices:
                 raise self.fail(f'{where}: "{name}", no such device{nearest(name, self.devices)}')
         if table.source == table.target:
-            raise self.fail(
-                f"{where}: from {table.source} to itself: write [device.{table.source}] loopback = {{ ... }}"
-            )
+            raise self.fail(f"{where}: from {table.source} to itself: nothing is sent within a device, remove it")
         for pair in (ends, ends[::-1]) if table.both else (ends,):
             if pair in self.numbers:
                 raise self.fail(
@@ -275,9 +238,9 @@ class _Reader:
                 first, name=name, profile=None, scale_of=first.name, scale_factor=1.0, like=first.name
             )
             for (source, target), link in list(self.links.items()):
-                ends = tuple(name if end == first.name else end for end in (source, target))
-                if first.name in (source, target) and (source == target or name not in (source, target)):
-                    self.links[ends[0], ends[1]] = replace(link, source=ends[0], target=ends[1])
+                if first.name in (source, target) and name not in (source, target):
+                    ends = (name, target) if source == first.name else (source, name)
+                    self.links[ends] = replace(link, source=ends[0], target=ends[1])
 
     def refuse_endless_scale(self, name: str) -> None:
         """Refuse scales that lead nowhere or in a circle."""
@@ -301,7 +264,7 @@ def _explained(name: str, value: Any, kind: type[Struct], message: str) -> str:
         value = value.get(key) if isinstance(value, Mapping) else None
     where = ".".join(filter(None, [name, *keys]))
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", reason):
-        key, able = unknown[1], _INNER.get(keys[0], kind) if keys else kind
+        key, able = unknown[1], _Scale if keys else kind
         return f'{where}{": " if where else ""}unknown key "{key}"{nearest(key, able.__struct_encode_fields__)}'
     if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
         return f'{where}: has no "{missing[1]}"'
@@ -335,10 +298,8 @@ def written(cluster: Cluster) -> str:
             lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
         elif device.profile is not None:
             lines.append(f'profile = "{device.profile}"')
-        for own in (link for link in cluster.links if link.source == link.target == device.name):
-            lines.append(f"loopback = {{ {', '.join(_lines_of(own, _LinkKeys, Link('', '', 0.0)))} }}")
     for link in cluster.links:
-        if link.source != link.target and not copies & {link.source, link.target}:
+        if not copies & {link.source, link.target}:
             numbers = _lines_of(link, _LinkKeys, Link("", "", 0.0))
             lines += ["", "[[link]]", f'from = "{link.source}"', f'to = "{link.target}"', *numbers]
     return "\n".join(lines) + "\n"

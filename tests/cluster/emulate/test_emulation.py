@@ -132,7 +132,7 @@ def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
 
 
 def quota_of(made: RunningEmulation, device: str) -> str:
-    group = made.record.place(device).group
+    group = made.record.group / device
     names = [name for name in ("cpu.cfs_quota_us", "cpu.max") if (group / name).exists()]
     return (group / names[0]).read_text()
 

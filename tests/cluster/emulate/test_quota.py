@@ -24,17 +24,17 @@ def test_the_hierarchy_is_the_one_with_the_cpu_controller(tmp_path: Path) -> Non
     mounts.write_text("\n".join(lines))
     assert quota.hierarchy(mounts) is None
     mounts.write_text("\n".join([*lines, f"cgroup {tmp_path}/cpu cgroup rw,cpu,cpuacct 0 0"]))
-    assert quota.hierarchy(mounts) == quota.Hierarchy(1, tmp_path / "cpu")
+    assert quota.hierarchy(mounts) == tmp_path / "cpu"
     (tmp_path / "unified" / "cgroup.controllers").write_text("cpu memory\n")
     mounts.write_text("\n".join(lines))
-    assert quota.hierarchy(mounts) == quota.Hierarchy(2, tmp_path / "unified")
+    assert quota.hierarchy(mounts) == tmp_path / "unified"
 
 
 def test_version_2_hands_the_controller_down(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("memory\n")
     (tmp_path / "taglio-1").mkdir()
     (tmp_path / "taglio-1" / "cgroup.subtree_control").write_text("")
-    quota.create(quota.Hierarchy(2, tmp_path), tmp_path / "taglio-1" / "camera")
+    quota.create(tmp_path, tmp_path / "taglio-1" / "camera")
     assert (tmp_path / "taglio-1" / "camera").is_dir()
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
     assert (tmp_path / "taglio-1" / "cgroup.subtree_control").read_text() == "+cpu"

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster.engine.lock import Lock, default_token, make_token
+from taglio.cluster.engine.lock import default_token, environment, make_token
 from taglio.errors import BadOption
 
 
 def test_a_missing_or_weak_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="copy the file from the head"):
-        Lock(tmp_path / "none").environment()
+        environment(tmp_path / "none")
     (tmp_path / "weak").write_text("secret")
     with pytest.raises(BadOption, match="6 characters can be guessed"):
-        Lock(tmp_path / "weak").environment()
+        environment(tmp_path / "weak")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     with pytest.raises(BadOption, match="copy the file from the head"):
-        Lock(tmp_path / "binary").environment()
+        environment(tmp_path / "binary")
 
 
 def test_a_user_without_a_home_names_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,8 +31,7 @@ def test_certificates_are_all_there_or_refused(tmp_path: Path) -> None:
     make_token(tmp_path / "token")
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).write_text("x")
-    lock = Lock(tmp_path / "token", tmp_path)
     with pytest.raises(BadOption, match=r"ca\.crt is missing"):
-        lock.environment()
+        environment(tmp_path / "token", tmp_path)
     (tmp_path / "ca.crt").write_text("x")
-    assert lock.environment()["RAY_TLS_CA_CERT"] == str(tmp_path / "ca.crt")
+    assert environment(tmp_path / "token", tmp_path)["RAY_TLS_CA_CERT"] == str(tmp_path / "ca.crt")

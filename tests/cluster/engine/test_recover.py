@@ -56,32 +56,21 @@ def planned(cluster: Cluster, seconds: float) -> Planned:
     return Planned(Path(), cast(Any, SimpleNamespace(predicted_latency_s=SimpleNamespace(value=seconds))), cluster)
 
 
-@pytest.mark.parametrize(
-    ("limits", "error", "words"),
-    [
-        (
-            Limits(None, device_exclusions=(("conv3", "near"), ("conv4", "near")), device_pins=(("conv5", "far"),)),
-            BadOption("block conv3 is pinned to no device"),
-            ('device "far" is lost', "pins forbid block conv3 and 1 more", "(near)", "`keep_off`"),
-        ),
-        (Limits(None), Infeasible("memory of near"), ('device "far" is lost', "memory of near", "restore it")),
-    ],
-)
+@pytest.mark.parametrize("error", [BadOption("block conv3 cannot run on any device"), Infeasible("memory of near")])
 def test_a_lost_device_is_named_where_pins_or_limits_forbid_the_others(
-    limits: Limits, error: TaglioError, words: tuple[str, ...], tried: Tried, monkeypatch: pytest.MonkeyPatch
+    error: TaglioError, tried: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(recover, "replan", refuse)
     machines = {"near": ("near",), "far": ("far",)}
-    plan = SimpleNamespace(limits=limits, machines=lambda: machines, without=lambda _: None, crossings=())
+    plan = SimpleNamespace(limits=Limits(None), machines=lambda: machines, without=lambda _: None, crossings=())
     tried.up["far"] = False
     recovery = Recovery(cast(Any, tried), Path(), Planned(Path(), cast(Any, plan), TWO), lambda _: 1)
     for _ in range(2):
-        with pytest.raises(BadDevice) as raised:
+        with pytest.raises(BadDevice, match=f'device "far" is lost, and .* on near .*{error}.*: restore it'):
             recovery.recover("it does not answer")
-        assert all(word in str(raised.value) for word in words), str(raised.value)
     assert tried.looks == 1  # nothing has changed since
     tried.up["far"] = True
     monkeypatch.setattr(recover, "replan", lambda _, __, cluster: planned(cluster, 1.0))

@@ -94,7 +94,11 @@ def test_without_a_plan_every_request_gets_503_with_the_reason_until_the_device_
             running.kill("server")
             replies = [each.result() for each in coming]
         assert {code for code, _ in replies} == {200, 503}
-        assert all('device \\"server\\" is lost, and pins forbid' in text for code, text in replies if code == 503)
+        assert all(
+            'device \\"server\\" is lost' in text and "cannot run on any device" in text
+            for code, text in replies
+            if code == 503
+        )
         assert running.start("server").json()["name"] == "server"
         until(lambda: status(images[0])[0] == 200, 60.0, "an answer")
     finally:

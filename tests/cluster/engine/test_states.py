@@ -75,7 +75,7 @@ def x(value: float) -> dict[str, np.ndarray]:
 
 def served(breaking: list[int], steps: int) -> tuple[list[float], Server]:
     found = server(breaking)
-    return [float(each.outputs[0][0]) for each in found.steps(map(x, range(1, steps + 1)), "one")], found
+    return [float(each.outputs[0][0]) for each in found.answers(map(x, range(1, steps + 1)), Steps("one"))], found
 
 
 @pytest.mark.parametrize("breaking", [[0], [3], [2, 4], [3, 1, 2]])

@@ -77,7 +77,7 @@ def test_a_token_is_asked_for(opened: Bench, tmp_path: Path) -> None:
     refused(opened.command(*join, "--token", other), "refuses the token", str(other), code=4)
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / name).write_text("never read")
-    refused(opened.command(*join, "--tls", tmp_path), f"{opened.address} does not use TLS", code=4)
+    refused(opened.command(*join, "--tls", tmp_path), f"{opened.address} does not answer like a head", "TLS", code=4)
     assert opened.command("cluster", "status", "--json").json()["alive"] == {"camera": True}
     # Without the token nothing answers a request, such as for metrics.
     open_sockets = listening(opened.processes("camera"))
@@ -113,7 +113,7 @@ def test_a_start_that_fails_leaves_its_log(opened: Bench, tmp_path: Path) -> Non
 def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cluster: Path) -> None:
     assert locked.start("camera").json()["tls"] == str(locked.tls)
     join = ("cluster", "start", "--name", "stranger", "--address", locked.address)
-    refused(locked.command(*join), f"{locked.address} uses TLS", "--tls", code=4)
+    refused(locked.command(*join), f"{locked.address} does not answer like a head", "--tls", code=4)
     with socket.create_connection(("127.0.0.1", locked.port), timeout=10.0) as plain:
         plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
         plain.settimeout(10.0)

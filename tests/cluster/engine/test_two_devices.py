@@ -110,9 +110,6 @@ def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluste
     link = measured.link("camera", "server")
     assert link is not None and 1e-5 < link.latency_s < 0.1 and link.bandwidth_bytes_per_s > 1e7
     assert link.joules_per_byte == pytest.approx(5e-7)
-    for each in found["links"]:
-        for part in (each["latency_s"], each["bandwidth_bytes_per_s"]):
-            assert part["low"] <= part["high"]
     assert set(found["devices"]) == {"camera", "server"}
     for device in measured.devices:
         taken = found["devices"][device.name]

@@ -32,7 +32,6 @@ THREE = parse(
     + """
 [device.cloud]
 active_watts = 1.5
-loopback = { bandwidth_mbit_s = 80, latency_ms = 0.002 }
 [[link]]
 from = "far"
 to = "cloud"

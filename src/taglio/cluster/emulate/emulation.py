@@ -20,7 +20,7 @@ from taglio.cluster.changes import changed
 from taglio.cluster.devices import EMULATION, Cluster, nearest
 from taglio.cluster.emulate import line, namespaces, quota, record
 from taglio.cluster.emulate.namespaces import TUN, CannotEmulate
-from taglio.cluster.emulate.record import EmulationRecord, Place
+from taglio.cluster.emulate.record import EmulationRecord
 from taglio.errors import BadOption
 from taglio.progress import Progress, reported
 
@@ -55,7 +55,7 @@ class RunningEmulation:
     @property
     def addresses(self) -> dict[str, str]:
         """Address by device."""
-        return {place.device: place.address for place in self.record.places}
+        return {name: namespaces.address(index) for index, name in enumerate(self.record.devices)}
 
     def start(
         self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
@@ -63,17 +63,17 @@ class RunningEmulation:
         """Start a command in a device; `options` are subprocess.Popen's. Its environment has TAGLIO_EMULATION (the
         emulation's folder), TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption
         for an unknown device."""
-        names = list(self.addresses)
+        names, folder = self.record.devices, self.record.folder
         if device not in names:
             raise BadOption(f'no device "{device}"{nearest(device, names)}')
-        place, folder = self.record.place(device), self.record.folder
         variables = {
             EMULATION: str(folder),
             "TAGLIO_DEVICE": device,
             "TAGLIO_DEVICES": str(folder / str(names.index(device))),  # where a taglio device keeps its files
             "TAGLIO_ADDRESSES": " ".join(f"{name}={address}" for name, address in self.addresses.items()),
         }
-        words = ["nsenter", f"--net={namespaces.FOLDER / place.namespace}", "sh", "-c", _JOIN, str(place.group)]
+        words = ["nsenter", f"--net={namespaces.FOLDER / self.record.namespace(device)}", "sh", "-c", _JOIN]
+        words.append(str(self.record.group / device))
         return subprocess.Popen([*words, *command], env={**(environment or os.environ), **variables}, **options)
 
     def change(self, text: str) -> None:
@@ -97,7 +97,7 @@ class RunningEmulation:
             cpus = after.cpus
             if slower != 1.0:
                 cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
-            quota.limit(self.record.place(before.name).group, cpus)
+            quota.limit(self.record.group / before.name, cpus)
 
     def _base(self) -> Cluster:
         return cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
@@ -159,10 +159,11 @@ class Emulation(RunningEmulation):
         hierarchy = quota.hierarchy()
         assert hierarchy is not None
         descriptors = []
-        for index, (place, device) in enumerate(zip(self.record.places, self.cluster.devices, strict=True)):
-            quota.create(hierarchy, place.group)
-            quota.limit(place.group, device.cpus)
-            descriptors.append(namespaces.create(place.namespace, index))
+        for index, device in enumerate(self.cluster.devices):
+            group = self.record.group / device.name
+            quota.create(hierarchy, group)
+            quota.limit(group, device.cpus)
+            descriptors.append(namespaces.create(self.record.namespace(device.name), index))
         self._line = self._carrying(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -191,21 +192,19 @@ class Emulation(RunningEmulation):
     @contextmanager
     def without_quotas(self) -> Iterator[None]:
         """Lift the CPU quotas for a while, to set devices up."""
-        for place in self.record.places:
-            quota.limit(place.group, inf)
+        for device in self.cluster.devices:
+            quota.limit(self.record.group / device.name, inf)
         yield
-        for place, device in zip(self.record.places, self.cluster.devices, strict=True):
-            quota.limit(place.group, device.cpus)
+        for device in self.cluster.devices:
+            quota.limit(self.record.group / device.name, device.cpus)
 
 
 def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
-    """The links between devices, by the devices' indices in `order` (default: the cluster). Loopbacks are left to the
-    engine: both components are on one machine in reality, too."""
+    """The links between devices, by the devices' indices in `order` (default: the cluster)."""
     index = {device.name: number for number, device in enumerate((order or cluster).devices)}
     return tuple(
         line.EmulatedLink(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
         for link in cluster.links
-        if link.source != link.target
     )
 
 
@@ -218,17 +217,10 @@ def _planned(cluster: Cluster, file: Path) -> EmulationRecord:
     """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > 254:  # the addresses of one network
         raise CannotEmulate(f"{len(cluster.devices)} devices: at most 254 can be emulated")
-    place = quota.hierarchy()
-    assert place is not None
-    pid = os.getpid()
-    group = place.folder / f"taglio-{pid}"
-    places = tuple(
-        Place(device.name, f"taglio-{pid}-{device.name}", namespaces.address(index), group / device.name)
-        for index, device in enumerate(cluster.devices)
-    )
-    text = file.read_text(encoding="utf-8")
-    folder = record.FOLDER / str(pid)
-    return EmulationRecord(pid, folder, str(file), text, group, places)
+    hierarchy = quota.hierarchy()
+    assert hierarchy is not None
+    text, names = file.read_text(encoding="utf-8"), tuple(device.name for device in cluster.devices)
+    return EmulationRecord(os.getpid(), str(file), text, hierarchy / f"taglio-{os.getpid()}", names)
 
 
 def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from math import isinf
 from pathlib import Path
 
@@ -18,34 +17,26 @@ PERIOD_US = 10_000
 SHORTEST_QUOTA_US = 1_000  # the kernel's own limit
 
 
-@dataclass(frozen=True, slots=True)
-class Hierarchy:
-    """A place where groups with the cpu controller can be created."""
-
-    version: int
-    folder: Path
-
-
-def hierarchy(mounts: Path = Path("/proc/mounts")) -> Hierarchy | None:
-    """The writable hierarchy with the cpu controller; None if there is none."""
+def hierarchy(mounts: Path = Path("/proc/mounts")) -> Path | None:
+    """The folder of the writable hierarchy with the cpu controller; None if there is none."""
     for line in mounts.read_text().splitlines():
         _, place, kind, options, *_ = line.split()
         folder = Path(place)
-        if kind == "cgroup" and "cpu" in options.split(",") and os.access(folder, os.W_OK):
-            return Hierarchy(1, folder)
-        if kind == "cgroup2" and os.access(folder, os.W_OK):
-            controllers = folder / "cgroup.controllers"
-            if controllers.exists() and "cpu" in controllers.read_text().split():
-                return Hierarchy(2, folder)
+        controllers = folder / "cgroup.controllers"
+        has_cpu = (kind == "cgroup" and "cpu" in options.split(",")) or (
+            kind == "cgroup2" and controllers.exists() and "cpu" in controllers.read_text().split()
+        )
+        if has_cpu and os.access(folder, os.W_OK):
+            return folder
     return None
 
 
-def create(place: Hierarchy, group: Path) -> None:
-    """Create a device's group, and those above it, below the hierarchy. Raises OSError."""
-    folder = place.folder
+def create(folder: Path, group: Path) -> None:
+    """Create a device's group, and those above it, below the hierarchy in `folder`. Raises OSError."""
     for name in group.relative_to(folder).parts:
-        if place.version == 2 and "cpu" not in (folder / "cgroup.subtree_control").read_text().split():
-            (folder / "cgroup.subtree_control").write_text("+cpu")
+        control = folder / "cgroup.subtree_control"  # only in version 2
+        if control.exists() and "cpu" not in control.read_text().split():
+            control.write_text("+cpu")
         folder /= name
         folder.mkdir(exist_ok=True)
 

@@ -14,34 +14,28 @@ FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything that it
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A device's namespace, address and control group."""
-
-    device: str
-    namespace: str
-    address: str
-    group: Path
-
-
-@dataclass(frozen=True, slots=True)
 class EmulationRecord:
-    """An emulation of the process `owner`."""
+    """An emulation of the process `owner`; each of its devices has a control group in `group`."""
 
     owner: int
-    folder: Path
     cluster_file: str
     cluster_text: str
     group: Path
-    places: tuple[Place, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the record."""
+        return FOLDER / str(self.owner)
 
     @property
     def control(self) -> Path:
         """The control socket of the links."""
         return self.folder / "control"
 
-    def place(self, device: str) -> Place:
-        """The place of a device."""
-        return next(place for place in self.places if place.device == device)
+    def namespace(self, device: str) -> str:
+        """The name of a device's network namespace."""
+        return f"taglio-{self.owner}-{device}"
 
 
 def save(record: EmulationRecord) -> None:
@@ -70,6 +64,6 @@ def running() -> list[EmulationRecord]:
 def remove(record: EmulationRecord) -> None:
     """Kill everything that runs in an emulation and remove all that it created. Missing parts are no error."""
     quota.destroy(record.group)
-    for place in record.places:
-        namespaces.delete(place.namespace)
+    for device in record.devices:
+        namespaces.delete(record.namespace(device))
     shutil.rmtree(record.folder, ignore_errors=True)

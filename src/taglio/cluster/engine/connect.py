@@ -128,7 +128,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     here = next((device for device in running if device.name == prefer), running[0])
     if not _answers(split(here.address)):
         raise HeadLost(here.address)
-    os.environ.update(here.lock.environment())
+    os.environ.update(here.access())
     if here.host == LOOPBACK:  # otherwise Ray looks for the head at this machine's network address
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     hold_to(here.host)  # a program that uses the cluster also listens, for callbacks
@@ -179,16 +179,12 @@ def on(name: str) -> dict[str, Any]:
     return {"num_cpus": 0, "resources": {RESOURCE + name: 0.001}}
 
 
-def ask(name: str) -> Any:
-    """Begin to ask a device for facts; the result is one of Ray's references."""
-    return ray().remote(facts).options(**on(name), max_retries=0).remote()
-
-
 def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, DeviceFacts]:
     """Facts about every living device, or about `names`. Raises BadDevice for a device with another taglio version or
     without an answer."""
     alive = connection.alive().items()
-    answers = {name: ask(name) for name, up in alive if up and (names is None or name in names)}
+    asked = [name for name, up in alive if up and (names is None or name in names)]
+    answers = {name: ray().remote(facts).options(**on(name), max_retries=0).remote() for name in asked}
     facts_of = {}
     for name, answer in answers.items():
         try:
@@ -196,16 +192,6 @@ def gather(connection: Connection, names: Collection[str] | None = None) -> dict
         except Exception as error:
             raise refusal(name, error) from None
     return facts_of
-
-
-def same_version(facts: DeviceFacts) -> None:
-    """Raise BadDevice for a device with another taglio version."""
-    ours = artifact.version_of("taglio")
-    theirs = facts.versions.get("taglio", "none")
-    if theirs != ours:
-        raise BadDevice(
-            f'device "{facts.device}" has taglio {theirs}, this machine has {ours}: install the same version on both'
-        )
 
 
 def refusal(name: str, error: Exception) -> TaglioError:

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taglio import artifact
 from taglio.cluster.devices import Cluster, Device
-from taglio.cluster.engine.connect import Connection, on, refusal, same_version
+from taglio.cluster.engine.connect import Connection, on, refusal
 from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, ComponentJob, Host, Loaded
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.replan import Planned
-from taglio.cluster.engine.resident import DeviceFacts, clock_name
-from taglio.cluster.engine.store import CHUNK_BYTES
+from taglio.cluster.engine.resident import CHUNK_BYTES, DeviceFacts, clock_name
 from taglio.cluster.engine.wiring import Wiring, wire
 from taglio.components.build import Manifest, read
 from taglio.errors import BadDevice, plural
 from taglio.progress import Progress
+from taglio.runtimes.places import AUTO
 
 # Requests in flight per device at most: each has its threads on every device.
 MOST_LANES = 32
@@ -114,7 +115,7 @@ def open_components(
             pieces = [piece for piece in manifest.pieces if piece.device == stands_for[name]]
             try:
                 facts = host.facts()
-                _fits(cluster.device(name), pieces[0].runtime, facts)
+                refuse_unfit(cluster.device(name), pieces[0].runtime, facts)
                 clocks[name] = ClockOffset(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
                 files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
                 sent_bytes += send(host, files)
@@ -135,18 +136,22 @@ def open_components(
     return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent_bytes, places)
 
 
-def _fits(device: Device, runtime: str, facts: DeviceFacts) -> None:
-    """Raise BadDevice if a device differs from the cluster file or lacks the runtime of its components."""
-    same_version(facts)
+def refuse_unfit(device: Device, runtime: str, facts: DeviceFacts) -> None:
+    """Raise BadDevice if a device differs from the cluster file or lacks the runtime that it is to run in."""
+    ours, theirs = artifact.version_of("taglio"), facts.versions.get("taglio", "none")
+    if theirs != ours:
+        raise BadDevice(
+            f'device "{device.name}" has taglio {theirs}, this machine has {ours}: install the same version on both'
+        )
     if facts.threads < device.threads:
         raise BadDevice(
             f'device "{device.name}" was started with {plural(facts.threads, "thread")}, the cluster file gives it '
             f"{device.threads}: start it with --threads {device.threads}, or write threads = {facts.threads}"
         )
-    if runtime not in facts.runtimes:
+    if runtime not in (AUTO, *facts.runtimes):
         raise BadDevice(
-            f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or plan '
-            "with a profile of one of these"
+            f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or give it '
+            "another runtime in the cluster file, and plan again"
         )
 
 

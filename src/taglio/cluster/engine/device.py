@@ -5,16 +5,14 @@ import os
 import re
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from taglio.cluster.engine import keeper, listen, local
+from taglio.cluster.engine import keeper, listen, local, lock
 from taglio.cluster.engine.library import SETTINGS, installed
 from taglio.cluster.engine.local import LocalDevice
-from taglio.cluster.engine.lock import Lock, make_token
 from taglio.cluster.engine.members import RESOURCE
 from taglio.errors import BadDevice, BadOption
 from taglio.progress import Progress
@@ -37,7 +35,7 @@ _HEALTH = {
 def start(device: LocalDevice, progress: Progress | None = None) -> None:
     """Start a device and wait until it is a member of its cluster. Raises BadOption and BadDevice, each with the
     fix."""
-    name, lock = device.name, device.lock
+    name = device.name
     if not _NAME.fullmatch(name):
         raise BadOption(f'`name` "{name}": write a name of letters, digits, "-", "_" and "."')
     listen.address(device.host)
@@ -46,15 +44,15 @@ def start(device: LocalDevice, progress: Progress | None = None) -> None:
         raise BadDevice(f'device "{name}" runs on this machine already: taglio cluster stop --name {name}')
     if device.head:
         _free(*split(device.address))
-        make_token(lock.token)
-    environment = {**os.environ, **lock.environment(), **_HEALTH, **SETTINGS}
+        lock.make_token(Path(device.token))
+    environment = {**os.environ, **device.access(), **_HEALTH, **SETTINGS}
     environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
     if not device.head:
-        _reachable(device.address, lock)
+        _reachable(device.address)
         # A device that was killed here counts as alive for a few more seconds.
         again = any(device.folder.glob("session_*"))
         _not_taken(device, _PATIENCE_S / 3.0 if again else 0.0, progress)
-    lock.refuse_shared()
+    lock.refuse_shared(Path(device.token), Path(device.tls) if device.tls else None)
     folder = local.prepare(name)
     environment |= {DEVICE: name, THREADS: str(device.threads), STORE: str(folder / "components")}
     # A head that was killed restores its state, so that programs that use the cluster continue.
@@ -138,47 +136,29 @@ def _free(host: str, port: int) -> None:
             ) from None
 
 
-def _reachable(address: str, lock: Lock) -> None:
-    """Raise BadDevice if nothing answers at `address`, or only one of it and this device uses TLS: Ray would try for a
-    minute."""
+def _reachable(address: str) -> None:
+    """Raise BadDevice if nothing answers at `address`: Ray would try for a minute."""
     host, port = split(address)
     try:
-        connection = socket.create_connection((host, port), timeout=10.0)
+        socket.create_connection((host, port), timeout=10.0).close()
     except OSError as error:
         why = error.strerror or str(error)
         raise BadDevice(
             f"nothing answers at {address} ({why}): start the head there first (taglio cluster start --head --host "
             f"{host} --port {port}), or correct `address`"
         ) from None
-    with connection:
-        uses_tls = _uses_tls(connection)
-    if uses_tls and lock.tls is None:
-        raise BadDevice(f"{address} uses TLS: give the folder with the cluster's certificates as `tls`")
-    if not uses_tls and lock.tls is not None:
-        raise BadDevice(f"{address} does not use TLS: omit `tls`, or start the head with it, or correct `address`")
 
 
-def _uses_tls(connection: socket.socket) -> bool:
-    """Whether the other end answers a TLS handshake; its certificate is Ray's business."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        context.wrap_socket(connection).close()
-    except OSError:  # ssl.SSLError is one
-        return False
-    return True
-
-
-def members(address: str, lock: Lock) -> dict[str, bool]:
-    """Whether each device that the head at `address` knows is alive. Raises BadDevice if the head refuses us.
+def members(device: LocalDevice) -> dict[str, bool]:
+    """Whether each device that the head of `device` knows is alive. Raises BadDevice if the head refuses us.
 
     Runs in a separate process, because Ray reads its token and certificates only once.
     """
     variables = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}
-    words = [sys.executable, "-m", "taglio.cluster.engine.members", address]
+    address, words = device.address, [sys.executable, "-m", "taglio.cluster.engine.members", device.address]
     try:
         done = subprocess.run(
-            words, env={**variables, **lock.environment()}, capture_output=True, text=True, timeout=60.0, check=False
+            words, env={**variables, **device.access()}, capture_output=True, text=True, timeout=60.0, check=False
         )
     except subprocess.TimeoutExpired:
         raise BadDevice(f"{address} does not name its devices within a minute: see its log, and try again") from None
@@ -188,18 +168,18 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
     said = done.stderr + done.stdout
     if re.search(r"(?i)unauthenticated|authentication", said):
         raise BadDevice(
-            f"{address} refuses the token in {lock.token}: copy the head's token file to this machine, or name it as "
+            f"{address} refuses the token in {device.token}: copy the head's token file to this machine, or name it as "
             "`token`"
         )
     raise BadDevice(
-        f"{address} does not answer like a head ({_reason(said)}): it may have certificates of another authority "
-        "(`tls`), or be something else"
+        f"{address} does not answer like a head ({_reason(said)}): it may use TLS where this device does not, or have "
+        "certificates of another authority (`tls`), or be something else"
     )
 
 
 def _not_taken(device: LocalDevice, patience_s: float, progress: Progress | None) -> None:
     begun = time.monotonic()
-    while members(device.address, device.lock).get(device.name):
+    while members(device).get(device.name):
         waited = time.monotonic() - begun
         if waited < patience_s:
             if progress:

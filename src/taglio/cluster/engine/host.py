@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from taglio import artifact
 from taglio.cluster.engine.parcel import ComponentStep, Parcel, SessionStep, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
@@ -27,7 +26,7 @@ from taglio.components.build import Piece, State
 from taglio.errors import BadData, BadDevice, TaglioError, with_kind
 from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.session import Session, opener, package
+from taglio.runtimes.session import Session, opener
 
 # Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
 MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
@@ -43,9 +42,6 @@ class Loaded:
     device: str
     component: str
     sha256: str
-    runtime: str
-    version: str
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +65,12 @@ class _OpenRequest:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ReadyComponent:
-    """A component, the `place`-th on this device, with all inputs since `ready_s`. The smallest runs first."""
+    """A component, the `place`-th on this device, with all its inputs. The smallest runs first."""
 
     request: int
     place: int
     component: str
     parcels: list[Parcel] = field(compare=False)
-    ready_s: float = field(compare=False)
     session: SessionStep | None = field(compare=False)
 
 
@@ -153,8 +148,7 @@ class Host(Resident):
                 session.run([port.name for port in piece.outputs], _zeros(piece))
             self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
-            opened = (piece.name, piece.sha256, piece.runtime, artifact.version_of(package(piece.runtime)))
-            loaded.append(Loaded(self.device, *opened, threads))
+            loaded.append(Loaded(self.device, piece.name, piece.sha256))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
         return loaded
@@ -177,9 +171,7 @@ class Host(Resident):
             for place, (name, job) in enumerate(self._jobs.items()):
                 if name in request.left and all(index in request.parcels for index in job.reads):
                     parcels = [request.parcels[index] for index in job.reads]
-                    self._waiting.put(
-                        _ReadyComponent(parcel.request, place, name, parcels, time.monotonic(), request.session)
-                    )
+                    self._waiting.put(_ReadyComponent(parcel.request, place, name, parcels, request.session))
                     request.left.discard(name)
                     count += 1
             if not request.left:
@@ -236,7 +228,7 @@ class Host(Resident):
             return replace(made, error=BadDevice(f'device "{self.device}" has no memory to run {work.component}'))
         except Exception as error:  # the runtime refuses the inputs
             return replace(made, error=BadData(f"{work.component} failed: {with_kind(error)}"))
-        step = ComponentStep(work.component, self.device, work.ready_s, start, end)
+        step = ComponentStep(work.component, self.device, start, end)
         return replace(made, tensors=values, steps=(*steps, step), hops=hops)
 
 

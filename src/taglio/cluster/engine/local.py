@@ -13,7 +13,7 @@ import msgspec
 
 from taglio import artifact
 from taglio.cluster.devices import nearest
-from taglio.cluster.engine.lock import Lock
+from taglio.cluster.engine import lock
 from taglio.errors import BadArtifact, BadDevice, BadOption
 
 _BELOW = "/tmp/taglio-"  # noqa: S108 - `prepare` refuses a folder that others may write to
@@ -24,7 +24,8 @@ MEMORY = "memory"
 
 @dataclass(frozen=True, slots=True)
 class LocalDevice:
-    """A device as it was started: `host` is its listening address, `address` that of the head."""
+    """A device as it was started: `host` is its listening address, `address` that of the head; its `token` file, and
+    its `tls` folder of certificates, if any."""
 
     name: str
     host: str
@@ -39,10 +40,9 @@ class LocalDevice:
         """The folder of its files."""
         return home() / self.name
 
-    @property
-    def lock(self) -> Lock:
-        """Its token and certificates."""
-        return Lock(Path(self.token), Path(self.tls) if self.tls else None)
+    def access(self) -> dict[str, str]:
+        """Environment variables by which Ray gets its token and certificates. Raises BadOption."""
+        return lock.environment(Path(self.token), Path(self.tls) if self.tls else None)
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:

@@ -9,7 +9,6 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from taglio.errors import BadOption, plural
@@ -17,33 +16,36 @@ from taglio.errors import BadOption, plural
 _FILES = {"RAY_TLS_SERVER_CERT": "tls.crt", "RAY_TLS_SERVER_KEY": "tls.key", "RAY_TLS_CA_CERT": "ca.crt"}
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """The token file, and the folder of certificates (None: no TLS)."""
+def environment(token: Path, tls: Path | None = None) -> dict[str, str]:
+    """Environment variables for Ray. Raises BadOption for a missing or weak token or missing certificates."""
+    try:
+        text = token.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        raise BadOption(
+            f"{token}: no token there: copy the file from the head, where taglio cluster start --head wrote it, "
+            "or give another with `token`"
+        ) from None
+    if len(text) < 16:
+        raise BadOption(f"{token}: a token of {plural(len(text), 'character')} can be guessed: use at least 16")
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.resolve())}
+    if tls is None:
+        return variables
+    for name in _FILES.values():
+        if not (tls / name).is_file():
+            raise BadOption(f"`tls` {tls}: {name} is missing: the folder holds tls.crt, tls.key and ca.crt")
+    files = {variable: str((tls / name).resolve()) for variable, name in _FILES.items()}
+    return {**variables, "RAY_USE_TLS": "1", **files}
 
-    token: Path
-    tls: Path | None = None
 
-    def environment(self) -> dict[str, str]:
-        """Environment variables for Ray. Raises BadOption for a missing or weak token or missing certificates."""
-        variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_token(self.token))}
-        if self.tls is None:
-            return variables
-        for name in _FILES.values():
-            if not (self.tls / name).is_file():
-                raise BadOption(f"`tls` {self.tls}: {name} is missing: the folder holds tls.crt, tls.key and ca.crt")
-        files = {variable: str((self.tls / name).resolve()) for variable, name in _FILES.items()}
-        return {**variables, "RAY_USE_TLS": "1", **files}
-
-    def refuse_shared(self) -> None:
-        """Raise BadOption if other users can read or write the token or the certificate's key."""
-        for path in (self.token, *([self.tls / "tls.key"] if self.tls else [])):
-            mode = stat.S_IMODE(path.stat().st_mode)
-            if mode & 0o077:
-                raise BadOption(
-                    f"{path}: other users can use this secret (mode {mode:o}, wanted 600): chmod 600 it, and make a "
-                    "new one if somebody may have read it"
-                )
+def refuse_shared(token: Path, tls: Path | None) -> None:
+    """Raise BadOption if other users can read or write the token or the certificate's key."""
+    for path in (token, *([tls / "tls.key"] if tls else [])):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise BadOption(
+                f"{path}: other users can use this secret (mode {mode:o}, wanted 600): chmod 600 it, and make a "
+                "new one if somebody may have read it"
+            )
 
 
 def default_token(environment: Mapping[str, str] = os.environ) -> Path:
@@ -63,16 +65,3 @@ def make_token(path: Path) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32))
-
-
-def _token(path: Path) -> Path:
-    try:
-        text = path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        raise BadOption(
-            f"{path}: no token there: copy the file from the head, where taglio cluster start --head wrote it, "
-            "or give another with `token`"
-        ) from None
-    if len(text) < 16:
-        raise BadOption(f"{path}: a token of {plural(len(text), 'character')} can be guessed: use at least 16")
-    return path.resolve()

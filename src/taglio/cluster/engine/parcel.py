@@ -9,11 +9,10 @@ from taglio.errors import TaglioError
 
 
 class ComponentStep(NamedTuple):
-    """A component ran on `device` from `start_s` to `end_s`, after waiting for its turn from `ready_s`."""
+    """A component ran on `device` from `start_s` to `end_s`."""
 
     component: str
     device: str
-    ready_s: float
     start_s: float
     end_s: float
 

@@ -215,9 +215,7 @@ class RequestPipeline:
 
     def _step(self, step: ComponentStep) -> ComponentStep:
         offset = self.deployment.clocks[step.device].offset_s
-        return ComponentStep(
-            step.component, step.device, step.ready_s - offset, step.start_s - offset, step.end_s - offset
-        )
+        return step._replace(start_s=step.start_s - offset, end_s=step.end_s - offset)
 
     def _hop(self, hop: Hop) -> Hop:
         """The hop in this process's clock; this process takes the caller's place."""

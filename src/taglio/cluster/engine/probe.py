@@ -51,43 +51,17 @@ _INPUT, _OUTPUT = "x", "y"
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """A value with the 5th and 95th percentile of values from resampled measurements."""
-
-    low: float
-    value: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkProbe:
-    """One direction. `planned` is the cluster file's link. Messages arrive at least `gap_s` apart."""
-
-    source: str
-    target: str
-    latency_s: Spread
-    bandwidth_bytes_per_s: Spread
-    gap_s: float
-    planned: Link
-
-    def link(self) -> Link:
-        """The link as measured, with its energy from the file."""
-        latency_s, speed = self.latency_s.value, self.bandwidth_bytes_per_s.value
-        gap_s = min(self.gap_s, latency_s)
-        return replace(self.planned, bandwidth_bytes_per_s=speed, latency_s=latency_s, gap_s=gap_s)
-
-
-@dataclass(frozen=True, slots=True)
 class Probes:
-    """What was measured of a cluster: its links, and by device the CPU cost of messages."""
+    """What was measured of a cluster: its links, with their energy from the file, and by device the CPU cost of
+    messages."""
 
-    links: tuple[LinkProbe, ...]
+    links: tuple[Link, ...]
     handling: dict[str, Handling]
 
     def measured(self, cluster: Cluster) -> Cluster:
         """The cluster with the links and costs as measured."""
-        for probe in self.links:
-            cluster = cluster.with_link(probe.link())
+        for link in self.links:
+            cluster = cluster.with_link(link)
         return cluster.with_handling(self.handling)
 
 
@@ -139,7 +113,7 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     connection.need(names)
     given = {(link.source, link.target): link for link in cluster.links}
     pairs = [(a, b) for a, b in combinations(names, 2) if {(a, b), (b, a)} & given.keys()]
-    links, costs, ours, shares = list[LinkProbe](), dict[str, Handling](), list[tuple[float, ...]](), list[float]()
+    links, costs, ours, shares = list[Link](), dict[str, Handling](), list[tuple[float, ...]](), list[float]()
     with scratch() as folder:
         request_s = _request_s(connection, cluster, folder / "working")
         alone = _seen(connection, cluster, folder / "alone", _parts(start)).uses[start].seconds if pairs else 0.0
@@ -187,22 +161,12 @@ def _costs(
     return (sent, few[a] - alone_s - sent, leaving, restored), other
 
 
-def fitted(planned: Link, few_s: Sequence[float], many_s: Sequence[float], count_bytes: int, gap_s: float) -> LinkProbe:
-    """Latency and bandwidth of a link, by seconds of trips with few bytes, and with `count_bytes` on this way."""
-    draw = np.random.default_rng(0)
-    medians = [(median(few_s), median(many_s))]
-    for _ in range(200):
-        few, many = (np.median(draw.choice(times_s, len(times_s))) for times_s in (few_s, many_s))
-        medians.append((float(few), float(many)))
+def fitted(planned: Link, few_s: Sequence[float], many_s: Sequence[float], count_bytes: int, gap_s: float) -> Link:
+    """The link by seconds of trips with few bytes, and with `count_bytes` on this way."""
+    few, many = median(few_s), median(many_s)
     # A terabit per second is indistinguishable from a copy within a process.
-    speeds = [min(count_bytes / max(many - few, 1e-12), 1.25e11) for few, many in medians]
-    latency_s = _spread([few / 2.0 for few, _ in medians])
-    return LinkProbe(planned.source, planned.target, latency_s, _spread(speeds), gap_s, planned)
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    low, high = np.quantile(values[1:], (0.05, 0.95))
-    return Spread(float(low), values[0], float(high))
+    speed = min(count_bytes / max(many - few, 1e-12), 1.25e11)
+    return replace(planned, bandwidth_bytes_per_s=speed, latency_s=few / 2.0, gap_s=min(gap_s, few / 2.0))
 
 
 def _bounded(seconds: np.ndarray) -> Handling:

@@ -20,7 +20,7 @@ from taglio.cluster.engine.links import Links, Pair, without
 from taglio.cluster.engine.pipeline import RequestPipeline
 from taglio.cluster.engine.replan import Planned, replan
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.plan.result import Limits, Plan
+from taglio.plan.result import Plan
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Recovery:
 
     def begin(self) -> RequestPipeline:
         """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
-        return self._take(self._first)
+        return self._use(self._first, self._deployed(self._first))
 
     def recover(self, reason: str) -> RequestPipeline:
         """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
@@ -91,10 +91,10 @@ class Recovery:
             if attempt and (gone, lost) == before:
                 raise BadDevice(reason)
             try:
-                return self._take(self._remaining(gone, lost))
+                remaining = self._remaining(gone, lost)
+                return self._use(remaining, self._deployed(remaining))
             except (Infeasible, BadOption) as error:
-                left, limits = without(cluster, gone, lost), self._first.plan.limits
-                raise BadDevice(_no_plan(gone, lost, left, limits, error)) from None
+                raise BadDevice(_no_plan(gone, lost, without(cluster, gone, lost), error)) from None
             except HeadLost:  # it has been waited for
                 raise
             except BadDevice as error:  # more was lost meanwhile
@@ -161,9 +161,6 @@ class Recovery:
         self.switches.append(Switch("its devices and links are back", request, before, after))
         return self._use(self._first, pipeline)
 
-    def _take(self, planned: Planned) -> RequestPipeline:
-        return self._use(planned, self._deployed(planned))
-
     def _use(self, planned: Planned, pipeline: RequestPipeline) -> RequestPipeline:
         self.running, self._pipeline = planned, pipeline
         self._joined = self._connection.joined
@@ -194,23 +191,10 @@ class Recovery:
         return all(alive.get(name) for name in names) and not used & self._links.lost()
 
 
-def _no_plan(gone: Collection[str], lost: Collection[Pair], left: Cluster, limits: Limits, error: TaglioError) -> str:
-    """The error message if no plan is possible on what is `left` without lost devices and links: these, and pins at
-    fault."""
+def _no_plan(gone: Collection[str], lost: Collection[Pair], left: Cluster, error: TaglioError) -> str:
+    """The error message if no plan is possible on what is `left` without lost devices and links."""
     living = [device.name for device in left.devices]
     things = [f'device "{name}"' for name in sorted(gone)]
     things += ["the link between " + " and ".join(f'"{name}"' for name in sorted(p)) for p in lost if p <= {*living}]
-    what, rest = " and ".join(things), ", ".join(living)
-    off: dict[str, set[str]] = {}
-    for block, device in limits.device_exclusions:
-        off.setdefault(block, set()).add(device)
-    pinned = dict(limits.device_pins)
-    nowhere = [block for block, devices in off.items() if devices >= set(living)]
-    nowhere += [block for block, devices in off.items() if pinned.get(block) in devices and block not in nowhere]
-    if not nowhere:
-        return f"{what} is lost, and without it no plan on {rest} keeps the limits ({error}): restore it"
-    blocks = f"{nowhere[0]}{f' and {len(nowhere) - 1} more' if len(nowhere) > 1 else ''}"
-    return (
-        f"{what} is lost, and pins forbid block {blocks} on every other device ({rest}): restore it, or plan with "
-        "fewer `keep_off`"
-    )
+    rest = ", ".join(living)
+    return f"{' and '.join(things)} is lost, and without it no plan on {rest} keeps the limits ({error}): restore it"

@@ -18,11 +18,10 @@ import onnx
 
 from taglio import artifact, weights
 from taglio.cluster.devices import Cluster, Device
-from taglio.cluster.engine.connect import Connection, on, refusal, same_version
-from taglio.cluster.engine.deploy import Calls, send
+from taglio.cluster.engine.connect import Connection, on, refusal
+from taglio.cluster.engine.deploy import Calls, refuse_unfit, send
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.resident import Resident
-from taglio.errors import BadDevice
 from taglio.lab.work import Work
 from taglio.memory import free_bytes, used_bytes
 from taglio.model.graph import Graph
@@ -198,18 +197,11 @@ def _in(job: Job, runtime: str) -> Job:
 
 
 def _profiler(device: Device, job: Job, folder: Path, progress: Progress | None) -> tuple[Any, str]:
-    """A profiler on the device, with the model in `folder` sent, and the machine that it is on. Raises BadDevice, also
-    if the device lacks the job's runtime."""
-    runtime = job.options.runtime
+    """A profiler on the device, with the model in `folder` sent, and the machine that it is on. Raises BadDevice."""
     actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
     try:
         facts = Calls(actor).facts()
-        same_version(facts)
-        if runtime not in (AUTO, *facts.runtimes):
-            raise BadDevice(
-                f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or give '
-                "it another runtime in the cluster file"
-            )
+        refuse_unfit(device, job.options.runtime, facts)
         send(Calls(actor), {sha256: folder / name for name, sha256 in job.files.items()}, progress)
     except Exception as error:
         raise refusal(device.name, error) from None

@@ -35,18 +35,6 @@ class CrossingTime:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceEnergy:
-    """Joules of one request on a device: its active watts times the measured busy seconds, its links' joules for the
-    bytes sent, and its idle watts times the seconds that it waited. None: the cluster file has no such watts or
-    joules."""
-
-    device: str
-    modelled_joules: float | None
-    sent_joules: float | None
-    idle_joules: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class PlanTime:
     """Seconds from request to answer under one plan on its devices, which answered so many `requests`; those that were
     sent again are not in `measured`, unless all were. `ratio` = predicted / measured in the steady state."""
@@ -78,8 +66,6 @@ class ClusterRun:
     predicted_rate_per_s: float | None
     components: tuple[ComponentTime, ...]
     crossings: tuple[CrossingTime, ...]
-    energy: tuple[DeviceEnergy, ...]
-    predicted_joules: float | None
     loaded: tuple[Loaded, ...]
     sent_bytes: int
     distance: float

@@ -5,7 +5,7 @@ Plans nothing; recover.py handles lost devices.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -19,20 +19,14 @@ from taglio.cluster.engine.deploy import MOST_LANES, Deployment
 from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
-from taglio.cluster.engine.result import (
-    ClusterRun,
-    ComponentTime,
-    CrossingTime,
-    DeviceEnergy,
-    PlanTime,
-)
-from taglio.cluster.engine.serve import Feed, Server
+from taglio.cluster.engine.result import ClusterRun, ComponentTime, CrossingTime, PlanTime
+from taglio.cluster.engine.serve import Feed, Server, Steps
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
-from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
+from taglio.errors import BadArtifact, BadOption, MeasurementFailed
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.workspace import COMPONENTS, PLAN, reopen
 from taglio.lab.work import Work
@@ -79,13 +73,10 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
 def lanes_for(plan: Plan) -> int:
     """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one; at
     most as many as the devices have threads for."""
-    return min(_needed_lanes(plan), MOST_LANES * max(len(use.machines) for use in plan.usage))
-
-
-def _needed_lanes(plan: Plan) -> int:
     if plan.predicted_rate_per_s is None:
         return 2
-    return max(2, math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1)
+    needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
+    return min(max(2, needed), MOST_LANES * max(len(use.machines) for use in plan.usage))
 
 
 def patience_s(plan: Plan) -> float:
@@ -128,15 +119,15 @@ def answer_requests(
         recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
         server = Server(recovery, patience_s(ready.plan))
         try:
-            first_ones = [feeds[0]] * (_WARMUP * server.pipeline.lanes)
-            for _ in server.steps(feeds[:_WARMUP], "warm-up") if steps else server.answers(first_ones):
+            lanes = server.pipeline.lanes
+            warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
+            for _ in server.answers(warm_up, Steps("warm-up") if steps else None):
                 pass
             first = server.pipeline.deployment
             # Actors end with their handles.
             run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
-            lanes = server.pipeline.lanes
             begun = time.monotonic()
-            for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
+            for answer in server.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
                 run.check(answer)
                 if work.progress:
                     work.progress("running", len(run.answers), runs)
@@ -146,16 +137,13 @@ def answer_requests(
             server.pipeline.close()
         plans = run.plans()
         rate = ready.plan.predicted_rate_per_s
-        components, crossings = run.components(), run.crossings()
         here, notes = connection.here.name, list[str]()
         if here != cluster.start:
             notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
         if planned_for(folder, work) not in (None, cluster):
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
-        if stream:
-            notes += _of_rate(ready, lanes)
-        elif (note := too_short(runs, took_s, plans[0].ratio)) is not None:
-            notes.append(note)
+        if stream and ready.plan.crossings and not cluster.messages_cost:
+            notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
         result = ClusterRun(
             requests=runs,
             streamed=stream,
@@ -166,10 +154,8 @@ def answer_requests(
             plans=plans,
             rate_per_s=runs / took_s,
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
-            components=components,
-            crossings=crossings,
-            energy=run.energy(components, took_s),
-            predicted_joules=None if ready.plan.predicted_joules is None else ready.plan.predicted_joules.value,
+            components=run.components(),
+            crossings=run.crossings(),
             loaded=run.deployment.loaded,
             sent_bytes=run.deployment.sent_bytes,
             distance=run.distance,
@@ -183,26 +169,6 @@ def answer_requests(
         )
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
-
-
-def _of_rate(planned: Planned, lanes: int) -> Iterator[str]:
-    """Notes on a predicted rate that a stream cannot be expected to reach."""
-    if planned.plan.crossings and not planned.cluster.messages_cost:
-        yield "the predicted rate ignores the CPU cost per message: taglio cluster probe measures it"
-    if lanes < (needed := _needed_lanes(planned.plan)):
-        yield f"the predicted rate needs {needed} requests in flight, {lanes} are the most for these devices"
-
-
-def too_short(runs: int, took_s: float, ratio: float) -> str | None:
-    """A note on a run that deviates by a tenth from its prediction and is too short for CPU quotas to average out: less
-    than ten periods of Linux's quotas, a second. Else None."""
-    if took_s >= 1.0 or abs(ratio - 1.0) <= 0.1:
-        return None
-    return (
-        f"{plural(runs, 'request')} took {took_s:.2g} s in all, too short to compare with the steady-state prediction: "
-        "under a CPU quota, so few run at full speed or in a single pause; "
-        f"{math.ceil(1.5 * runs / took_s)} runs take longer than a second"
-    )
 
 
 def planned_for(folder: Path, work: Work) -> Cluster | None:
@@ -301,23 +267,6 @@ class _RunInProgress:
             uncertain = sum(clocks[name].uncertain_s for name in ours)
             times.append(CrossingTime(*ends, message.names, message.bytes, predicted, summarize(hops_s), uncertain))
         return tuple(times)
-
-    def energy(self, components: Sequence[ComponentTime], took_s: float) -> tuple[DeviceEnergy, ...]:
-        """Joules of a request on each device that has components, from the cluster file's watts."""
-        cluster, requests, energies = self.planned.cluster, len(self.answers), []
-        for name in dict.fromkeys(component.device for component in components):
-            device, machines = cluster.device(name), len(self.planned.plan.machines()[name])
-            busy_s = sum(component.measured.mean_s for component in components if component.device == name)
-            waited_s = max(0.0, machines * took_s / requests - busy_s)
-            sent, priced = 0.0, any(link.joules_per_byte for link in cluster.links if link.source == name)
-            for message in self.deployment.wiring.messages:
-                source, target = message.ends(cluster.start)
-                if source == name and (link := cluster.link(source, target)) is not None:
-                    sent += message.bytes * link.joules_per_byte
-            busy = busy_s * device.active_watts if device.active_watts else None
-            idle = waited_s * device.idle_watts if device.idle_watts else None
-            energies.append(DeviceEnergy(name, busy, sent if priced else None, idle))
-        return tuple(energies)
 
 
 def _sent_once(answers: Sequence[AnsweredRequest]) -> list[AnsweredRequest]:

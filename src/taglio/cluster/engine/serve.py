@@ -106,26 +106,17 @@ class Server:
         self._broken = False  # the pipeline, and there was no other
         self._use(recovery.begin())
 
-    def steps(self, feeds: Iterable[Feed], session: str) -> Iterator[AnsweredRequest]:
-        """An answer for each of `feeds`, the steps of a session, one after another.
+    def answers(self, feeds: Iterable[Feed], session: Steps | None = None) -> Iterator[AnsweredRequest]:
+        """An answer for each of `feeds`, in order; the next feed is taken when a lane is free, and as a step of
+        `session` when the step before it is answered.
 
         Raises BadDevice if no device is left, or the session is lost and too long to be run again.
         """
-        steps, self._requests = Steps(session), count()
-        for feed in feeds:
-            self.send(feed, steps)
-            yield self.next()
-
-    def answers(self, feeds: Iterable[Feed]) -> Iterator[AnsweredRequest]:
-        """An answer for each of `feeds`, in order; the next feed is taken when a lane is free.
-
-        Raises BadDevice if no device is left.
-        """
         self._requests = count()
         for feed in feeds:
-            while self.full():
+            while self.full() or (session is not None and self._waiting):
                 yield self.next()
-            self.send(feed)
+            self.send(feed, session)
         while self._waiting:
             yield self.next()
 
