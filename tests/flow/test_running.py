@@ -16,6 +16,7 @@ from taglio.errors import BadOption
 from taglio.flow import stages, threads
 from taglio.flow.opening import Model
 from taglio.flow.running import running
+from taglio.notes import Kind
 from taglio.runtimes.way import Way
 from tests.end_to_end.command import Case
 from tests.models import Sketch, saved
@@ -63,8 +64,8 @@ def test_more_threads_are_not_chosen_where_they_do_not_help(tmp_path: Path) -> N
         x = sketch.op("Relu", sketch.op("Add", x, sketch.constant(sketch.rng.normal(0, 1, (1, 8)))))
     path = saved(sketch.model(sketch.rename(x, "y")), tmp_path)
     work = Model(path, {"x": sketch.rng.normal(0, 1, (8, 8)).astype(np.float32)}, threads=2, runtime="onnxruntime")
-    chosen, remark = threads.with_threads_of_source(work)
-    told = re.fullmatch(r"float32 runs with (\d) threads?: ([\d.]+) × as fast as with \d", remark)
+    chosen, note = threads.with_threads_of_source(work)
+    told = re.fullmatch(r"float32 runs with (\d) threads?: ([\d.]+) × as fast as with \d", str(note))
     assert told is not None
     assert int(told[1]) == chosen.setup.threads
     # Beside other tests, noise may show a few per cent for the second thread.
@@ -132,7 +133,7 @@ def test_a_rate_has_its_figures_in_order(rated: Path) -> None:
     assert rate.p95_s is None or rate.p95_s <= 0.45
     assert {tried.way for tried in rate.tried} >= {Way(1, available_cores())}
     assert rate.alone.startswith("input image has a fixed first dimension")
-    assert any(note.startswith("requests are not joined: ") for note in table.notes)
+    assert any(note.kind is Kind.NOT_JOINED for note in table.notes)
 
 
 def test_a_limit_that_no_run_keeps_is_refused_and_earlier_results_stay(rated: Path, tiny: Case) -> None:

@@ -78,7 +78,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     outcome = replace(
         _with_search(outcome_of(ended, built), before),
         stage_seconds=dict(clock.laps),
-        notes=(*ended.remarks, *notes.of_plan(work, decision, built, limits), *before.search_notes),
+        notes=(*ended.notes, *notes.of_plan(work, decision, built, limits), *before.search_notes),
         curve=curve(tables, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
     )
     return result_of(work, scheme, tables, decision.plan, built, outcome)

@@ -83,7 +83,7 @@ def _facts(delivery: Delivery) -> Facts:
         processor=conditions.machine.processor,
         instructions=conditions.machine.instructions,
         threads=setup.threads,
-        warnings=unsafe_processors(needs_of_plan(plan), conditions.machine.instructions),
+        warnings=tuple(map(str, unsafe_processors(needs_of_plan(plan), conditions.machine.instructions))),
     )
 
 

@@ -50,6 +50,7 @@ from taglio.model.load import Model as Network
 from taglio.model.load import load as load_network
 from taglio.model.observe import observe
 from taglio.model.read import IN_MEMORY, parsed
+from taglio.notes import Kind, Note
 from taglio.profile.effort import Effort
 from taglio.runtimes.onnxruntime import NAME, Optimization, open_session, run_session, version
 from taglio.runtimes.places import AUTO
@@ -195,10 +196,10 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     held_out = split_data.held_out
     feed = held_out.samples[typical(held_out.samples)[0]]
     setup, lowered = _running(setup, network, feed, held_out.source)
-    network = replace(network, remarks=(*network.remarks, *lowered))
+    network = replace(network, notes=(*network.notes, *lowered))
     if converted is not None:
-        remark = _like_the_original(setup, converted, network, held_out)
-        split_data = replace(split_data, held_out=replace(held_out, remarks=(remark, *held_out.remarks)))
+        note = _like_the_original(setup, converted, network, held_out)
+        split_data = replace(split_data, held_out=replace(held_out, notes=(note, *held_out.notes)))
     states = () if stepped is None else stepped.pairs
     graph = build(network, observe(network, feed, held_out.source), states)
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
@@ -207,8 +208,8 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     return with_instead(work, setup.instead) if setup.instead else work
 
 
-def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple[Setup, tuple[str, ...]]:
-    """`setup` at the highest optimisation level, up to its own, at which ONNX Runtime runs it; a remark if lower.
+def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple[Setup, tuple[Note, ...]]:
+    """`setup` at the highest optimisation level, up to its own, at which ONNX Runtime runs it; a note if lower.
 
     The model ran `feed` with basic rewrites, so a failure with more is that of its rewrites or kernels, not of the
     data. Raises BadModel if no level runs.
@@ -224,7 +225,7 @@ def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple
             failure = failure or str(error).rpartition("cannot run these inputs: ")[2]
             continue
         what = f"ONNX Runtime {version()} fails on {network.name} at optimisation {setup.optimization}"
-        return lowered, (f"{what} ({failure}): level {level} is used",) if failure else ()
+        return lowered, (Note(Kind.DATA, f"{what} ({failure}): level {level} is used"),) if failure else ()
     raise BadModel(f"{network.name}: ONNX Runtime {version()} runs it at no optimisation level: {failure}")
 
 
@@ -238,7 +239,7 @@ def _contradicting(inputs: Sequence[InputSpec], data: Split) -> list[Sample]:
 
 
 def _shortened(data: Split, setup: Setup) -> Split:
-    """The samples to use of a slow model's, one of each shape first, with a remark; all of a faster one's."""
+    """The samples to use of a slow model's, one of each shape first, with a note; all of a faster one's."""
     fewest = max(_FEWEST, fewest_samples(parse_metric(setup.metric)))
     calibration, held_out = data.calibration, data.held_out
     counts = [
@@ -247,29 +248,30 @@ def _shortened(data: Split, setup: Setup) -> Split:
     ]
     if counts == [len(calibration.samples), len(held_out.samples)]:
         return data
-    remark = (
+    text = (
         f"a run takes {setup.run_s:.2g} s: {counts[0]} of {len(calibration.samples)} samples calibrate, and errors are "
         f"measured on {counts[1]} of {len(held_out.samples)}"
     )
     first, second = (
-        replace(short := part(each, covering_rows(each.samples)[:count]), remarks=(*short.remarks, *remarks))
-        for each, count, remarks in ((calibration, counts[0], ()), (held_out, counts[1], (remark,)))
+        replace(short := part(each, covering_rows(each.samples)[:count]), notes=(*short.notes, *notes))
+        for each, count, notes in ((calibration, counts[0], ()), (held_out, counts[1], (Note(Kind.FACT, text),)))
     )
     return Split(first, second, data.seed)
 
 
-def _like_the_original(setup: Setup, converted: Converted, network: Network, held_out: Dataset) -> str:
-    """One line about a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
+def _like_the_original(setup: Setup, converted: Converted, network: Network, held_out: Dataset) -> Note:
+    """A note on a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
     samples = chosen(held_out.samples, typical(held_out.samples))
     model = Path(setup.model)
     difference = distance(model, converted, network.outputs, samples, held_out.sha256, setup.threads)
-    return converted_line(model.name, converted, difference)
+    return converted_note(model.name, converted, difference)
 
 
-def converted_line(name: str, converted: Converted, distance: float) -> str:
+def converted_note(name: str, converted: Converted, distance: float) -> Note:
     """What was converted, and the relative L2 `distance` of its answers from the original's."""
     same = "equal the original's" if distance == 0.0 else f"differ from the original's by {distance:.1e} (relative L2)"
-    return f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}; its answers {same}"
+    what = f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}"
+    return Note(Kind.FACT, f"{what}; its answers {same}")
 
 
 def _shapes(shapes: Any) -> dict[str, tuple[int, ...]]:

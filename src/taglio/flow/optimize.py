@@ -16,7 +16,7 @@ from taglio.flow import notes
 from taglio.flow.clock import LEAST, Clock
 from taglio.flow.ending import by_race, by_rate
 from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
-from taglio.flow.fixed_shapes import fixed_shapes_line
+from taglio.flow.fixed_shapes import fixed_shapes_note
 from taglio.flow.opening import Model
 from taglio.flow.outcome_of import outcome_of
 from taglio.flow.profile import AUTO, profiles, read_scheme
@@ -25,6 +25,7 @@ from taglio.flow.running import LATENCY, running
 from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
 from taglio.lab.build import assemble
 from taglio.lab.work import Work
+from taglio.notes import Kind, Note
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
 from taglio.plan.tables import Tables
@@ -104,7 +105,7 @@ def optimize(
             work = Model(model, data, **way.settings(settings))
         so_far = _SoFar()
         watched = Watched(progress, so_far.text)
-        work, threads_remark = way.begun(work.telling(watched))
+        work, threads_note = way.begun(work.telling(watched))
         limits = limits_for(work, user, keep_float, force_int8)
         assert limits.max_error is not None, "a limit was given"
         refuse_constant_outputs(work)
@@ -128,7 +129,7 @@ def optimize(
             ended = by_rate(search.work, search.decision, limits, way.rate, rate_patience)
         else:
             way = replace(way, threads=way.threads and not interrupted)
-            fitted, threads_remark = way.fitted(search.work, search.decision.plan, threads_remark)
+            fitted, threads_note = way.fitted(search.work, search.decision.plan, threads_note)
             ended = by_race(fitted, search.decision, limits, patience)
         settled, screened, decision = ended.work, search.screened, ended.decision
         clock.lap("confirm")
@@ -136,8 +137,8 @@ def optimize(
         clock.lap("build")
         search_notes = (*search.doubts, *notes.of_search(screened, work, wants_scheme=wanted is not None))
         plan_notes = (
-            *ended.remarks,
-            *filter(None, [threads_remark, fixed_shapes_line(work, ended.speedup), search.why_float]),
+            *ended.notes,
+            *filter(None, [threads_note, fixed_shapes_note(work, ended.speedup), search.why_float]),
             *notes.of_plan(settled, decision, built, limits),
         )
         outcome = replace(
@@ -160,15 +161,15 @@ def optimize(
 class _SearchResult:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
     for the report what was tried. `error` is the study of errors, before plans corrected it. `why_float` says
-    why no plan was made, or is ""."""
+    why no plan was made."""
 
     work: Work
     screened: Screened
     decision: Decision
-    doubts: tuple[str, ...]
+    doubts: tuple[Note, ...]
     curve: tuple[Level, ...] = ()
     error: ErrorModel | None = None
-    why_float: str = ""
+    why_float: Note | None = None
 
 
 @dataclass(slots=True)
@@ -254,8 +255,8 @@ def _searched(
     return _SearchResult(settled, screened, decision, doubts, levels, error)
 
 
-def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> str:
-    """Why no plan can be faster than the fastest float model, whatever the limit on its error; "" if one may be."""
+def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> Note | None:
+    """Why no plan can be faster than the fastest float model, whatever the limit on its error; None if one may be."""
     floats = {place.variant.runtime: place.seconds for place in screened.places.rows if not place.refused}
     fastest_s = min((seconds for seconds in floats.values() if seconds is not None), default=None)
     free = replace(limits, max_error=None, also=())
@@ -266,11 +267,12 @@ def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], li
         own_s = floats.get(place)
         best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
     if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):
-        return ""
-    return f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
+        return None
+    text = f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
+    return Note(Kind.NO_GAIN, text)
 
 
-def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str, clock: Clock) -> _SearchResult:
+def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: Note | None, clock: Clock) -> _SearchResult:
     """The result without a plan."""
     work, place = screened.work.at(clock.effort("plan")), profile.conditions.runtime
     errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]

@@ -16,6 +16,7 @@ from taglio.flow.confirm import raced_inputs, write_plan
 from taglio.flow.joining import interface, why_alone
 from taglio.lab.work import Work
 from taglio.memory import make_room
+from taglio.notes import Kind, Note
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.run.in_process import Executor
@@ -58,11 +59,11 @@ class Rated:
     decision: Decision
     rate: Rate
 
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """What the user should know of it."""
-        joined = f"requests are not joined: {self.rate.alone}" if self.rate.alone else ""
-        left_out = [f"not measured: {what}" for what in self.rate.left_out]
-        return tuple(filter(None, [joined, *left_out]))
+        why = self.rate.alone
+        joined = [Note(Kind.NOT_JOINED, f"requests are not joined: {why}")] if why else []
+        return (*joined, *(Note(Kind.NOT_MEASURED, f"not measured: {what}") for what in self.rate.left_out))
 
 
 def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: RatePatience) -> Rated:

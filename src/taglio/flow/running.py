@@ -10,6 +10,7 @@ from taglio.errors import BadOption, MeasurementFailed
 from taglio.flow.threads import with_threads_of_plan, with_threads_of_source
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
+from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from taglio.ways.choose import Goal
@@ -30,16 +31,16 @@ class Running:
         alone = self.rate is not None and given.get("threads") is None
         return {**given, "threads": 1} if alone else dict(given)
 
-    def begun(self, work: Work) -> tuple[Work, str]:
-        """The work with the threads that suit the source model, if they are chosen, and a remark."""
-        return _fitted(lambda: with_threads_of_source(work), work) if self.threads else (work, "")
+    def begun(self, work: Work) -> tuple[Work, Note | None]:
+        """The work with the threads that suit the source model, if they are chosen, and a note."""
+        return _fitted(lambda: with_threads_of_source(work), work) if self.threads else (work, None)
 
-    def fitted(self, work: Work, plan: Plan, remark: str) -> tuple[Work, str]:
-        """The same with those that suit a plan; `remark` is kept where they are as before."""
+    def fitted(self, work: Work, plan: Plan, note: Note | None) -> tuple[Work, Note | None]:
+        """The same with those that suit a plan; `note` is kept where they are as before."""
         if not self.threads:
-            return work, remark
+            return work, note
         work, other = _fitted(lambda: with_threads_of_plan(work, plan), work)
-        return work, other or remark
+        return work, other or note
 
 
 def running(objective: str, max_latency_s: float | None, settings: Mapping[str, Any] | None) -> Running:
@@ -60,9 +61,9 @@ def in_way(setup: Setup, way: Way) -> Setup:
     return replace(setup, threads=way.threads, spinning=way.spinning, at_once=way.at_once, joined=way.joined)
 
 
-def _fitted(fit: Callable[[], tuple[Work, str]], work: Work) -> tuple[Work, str]:
+def _fitted(fit: Callable[[], tuple[Work, Note | None]], work: Work) -> tuple[Work, Note | None]:
     """The work with other threads if they can be raced, else as it is."""
     try:
         return fit()
     except (BadOption, MeasurementFailed) as error:
-        return work, f"the threads were not chosen: {error}"
+        return work, Note(Kind.THREADS, f"the threads were not chosen: {error}")

@@ -10,6 +10,7 @@ from taglio.deploy.write import write_in_way, write_source
 from taglio.errors import plural
 from taglio.flow.confirm import raced_inputs, write_plan
 from taglio.lab.work import Work
+from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
@@ -25,12 +26,12 @@ def numbers_of_threads(cores: int) -> list[int]:
     return sorted({1, max(1, cores // 2), cores})
 
 
-def with_threads_of_source(work: Work) -> tuple[Work, str]:
-    """The work with as many threads as suit the source model in ONNX Runtime, and a remark. Raises MeasurementFailed if
+def with_threads_of_source(work: Work) -> tuple[Work, Note | None]:
+    """The work with as many threads as suit the source model in ONNX Runtime, and a note. Raises MeasurementFailed if
     it cannot be run."""
     numbers = numbers_of_threads(available_cores())
     if len(numbers) == 1:
-        return work, ""
+        return work, None
     inputs = [spec.name for spec in work.inputs]
     with scratch() as root:
         folders = [root / str(threads) for threads in numbers]
@@ -44,17 +45,17 @@ def with_threads_of_source(work: Work) -> tuple[Work, str]:
         for number, ratio in zip(numbers, ratios, strict=True)
         if number != numbers[best]
     ]
-    remark = f"float32 runs with {plural(numbers[best], 'thread')}: {' and '.join(others)}"
-    return work.but(setup=replace(work.setup, threads=numbers[best])), remark
+    text = f"float32 runs with {plural(numbers[best], 'thread')}: {' and '.join(others)}"
+    return work.but(setup=replace(work.setup, threads=numbers[best])), Note(Kind.THREADS, text)
 
 
-def with_threads_of_plan(work: Work, plan: Plan) -> tuple[Work, str]:
-    """The work with as many threads as suit a plan, and a remark where these are others than before. The source is
+def with_threads_of_plan(work: Work, plan: Plan) -> tuple[Work, Note | None]:
+    """The work with as many threads as suit a plan, and a note where these are others than before. The source is
     still raced with its own number. Raises as `with_threads_of_source`, and BadOption for what cannot be delivered."""
     now, numbers = work.setup.threads, numbers_of_threads(available_cores())
     numbers = sorted({*numbers, now})
     if len(numbers) == 1:
-        return work, ""
+        return work, None
     with scratch() as root, scratch() as delivered, scratch() as components:
         write_plan(work, plan, delivered, components)
         folders = [root / str(threads) for threads in numbers]
@@ -64,10 +65,10 @@ def with_threads_of_plan(work: Work, plan: Plan) -> tuple[Work, str]:
     best, current = _fewest(numbers, ratios), numbers.index(now)
     gain = ratios[best] / ratios[current]
     if gain < _WORTH:
-        return work, ""
-    remark = f"the plan runs with {plural(numbers[best], 'thread')}: {gain:.2f} × as fast as with float32's {now}"
+        return work, None
+    text = f"the plan runs with {plural(numbers[best], 'thread')}: {gain:.2f} × as fast as with float32's {now}"
     setup = replace(work.setup, threads=numbers[best], source_threads=work.setup.threads_of_source)
-    return work.but(setup=setup), remark
+    return work.but(setup=setup), Note(Kind.THREADS, text)
 
 
 def _ratios(work: Work, folders: Sequence[Path]) -> list[float]:
