@@ -15,7 +15,7 @@ import pytest
 
 import taglio
 from taglio.flow import error
-from taglio.flow.opening import Model, open_work
+from taglio.flow.opening import InMemory, Model, open_work
 from taglio.profile import effort
 from taglio.runtimes import openvino
 from tests.models import Sketch
@@ -121,7 +121,9 @@ def test_a_metric_that_takes_10_s_is_read_seldom(monkeypatch: pytest.MonkeyPatch
 def test_a_later_stage_uses_the_samples_of_the_first() -> None:
     """It must not depend on how fast the machine is then: the error model holds the hash of the samples."""
     model, data = slow()
-    first, later = (open_work(replace(Model(model, data, threads=1).setup, run_s=RUN_S), model, data) for _ in range(2))
+    first, later = (
+        open_work(replace(Model(model, data, threads=1).setup, run_s=RUN_S), model, InMemory(data)) for _ in range(2)
+    )
     assert len(first.data.held_out.samples) == 3
     assert first.data.held_out.sha256 == later.data.held_out.sha256
 

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,19 @@ _COMPARED = 4
 # Of a slow model, as many samples are used as it answers in this time, but not fewer than _FEWEST, nor than one of each
 # of _SHAPES shapes.
 _SAMPLES_S, _FEWEST, _SHAPES = 30.0, 3, 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InMemory:
+    """Data, calibration data and labels that are given as values; None where a set-up has their path, or there are
+    none."""
+
+    data: Any = None
+    calibration: Any = None
+    labels: Any = None
+
+
+_NO_VALUES = InMemory()
 
 
 class Model(Work):
@@ -145,7 +158,7 @@ class Model(Work):
             raise BadOption(
                 "`calibration` is the same as `data`: leave it out, and taglio holds out a part of the data"
             )
-        opened = open_work(setup, source, data, calibration, labels)
+        opened = open_work(setup, source, InMemory(data, calibration, labels))
         assert opened.memory_bytes is not None, "open_work sets it"
         needs = memory_needs(opened.model, opened.graph, opened.data)
         if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
@@ -173,19 +186,18 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else {}
 
 
-def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: Any = None, labels: Any = None) -> Work:
+def open_work(setup: Setup, source: Any = None, values: InMemory = _NO_VALUES) -> Work:
     """Open a model and its data: those named by `setup`, or the values given. Writes nothing."""
     read: list[Split] = []
     memory_bytes = setup.memory_bytes or (free_bytes() + used_bytes()) // 2
 
     def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
-        values = (setup.data or data, setup.calibration or calibration)
-        read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes, stepped))
+        read.append(_read(setup, inputs, values, SAMPLES * memory_bytes, stepped))
         return [*_contradicting(inputs, read[0]), *covering(read[0].held_out.samples)[:_COMPARED]]
 
     converted: Converted | None = None
     if setup.model and foreign(Path(setup.model)):
-        converted = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or data))
+        converted = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or values.data))
     source = converted.path if converted else Path(setup.model) if setup.model else _proto(source)
     stepped = Stepped(source, setup.shapes, setup.state) if setup.state else None
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
@@ -298,29 +310,28 @@ def _proto(source: Any) -> onnx.ModelProto:
 def _read(
     setup: Setup,
     inputs: tuple[InputSpec, ...],
-    data: Any,
-    calibration: Any,
-    labels: Any,
+    values: InMemory,
     room_bytes: float,
     stepped: Stepped | None,
 ) -> Split:
+    data, calibration = setup.data or values.data, setup.calibration or values.calibration
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
     given = inputs if stepped is None else stepped.given(inputs)
 
-    def dataset(values: Any, name: str, limit: int = DEFAULT_LIMIT, labels: Any = None) -> Dataset:
+    def dataset(source: Any, name: str, limit: int = DEFAULT_LIMIT, labels: Any = None) -> Dataset:
         most = limit if stepped is None else ALL_STEPS
-        if isinstance(values, (str, os.PathLike)):
+        if isinstance(source, (str, os.PathLike)):
             if labels is not None:
-                raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {values}")
+                raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {source}")
             near = files_beside(Path(setup.model)) if setup.model else Beside()
-            found = load_files(Path(values), given, preprocess, most, room_bytes, near)
+            found = load_files(Path(source), given, preprocess, most, room_bytes, near)
         else:
             if preprocess is not None:
                 raise BadOption(f"`preprocess` is for folders of images, but `{name}` is in memory: leave it out")
-            found = from_values(values, given, most, labels, name, room_bytes)
+            found = from_values(source, given, most, labels, name, room_bytes)
         return found if stepped is None else stepped.filled(found, inputs, limit, room_bytes)
 
-    whole = dataset(data, "data", labels=None if setup.labels else labels)
+    whole = dataset(data, "data", labels=None if setup.labels else values.labels)
     if setup.labels:
         whole = with_labels(whole, Path(setup.labels))
     elif isinstance(data, (str, os.PathLike)):

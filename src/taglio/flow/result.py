@@ -144,8 +144,5 @@ def write(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[M
             artifact.save(folder / f"{kind}.json", kind, sha256, value)
     if result.table is not None:
         artifact.save(folder / f"{OUTCOME}.json", OUTCOME, sha256, result.table)
-    manifest = result.built.write(folder / COMPONENTS)
-    delivery = Delivery(result.setup, result.profile, result.plan, result.table, result.built.samples, with_samples)
-    delivered = deliver(folder / DEPLOY, folder / COMPONENTS, manifest, delivery)
-    workspace.keep_delivered(folder, result.plan, delivered.proof)
-    return manifest, delivered
+    delivery = Delivery(result.setup, result.profile, result.plan, result.table, with_samples)
+    return deliver(folder, result.built, delivery)

@@ -7,7 +7,6 @@ from typing import TypeVar
 import onnx
 
 from taglio import artifact
-from taglio.deploy.prove import DeployProof
 from taglio.deploy.write import SAMPLES_FOLDER
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
@@ -202,9 +201,3 @@ def keep_plan(folder: Path, plan: Plan) -> None:
     if before != plan.fingerprint():
         drop(folder, *MADE_FROM[PLAN])
     artifact.save(path, PLAN, plan.model_sha256, plan)
-
-
-def keep_delivered(folder: Path, plan: Plan, proof: DeployProof | None) -> None:
-    """Store the proof of what was delivered, if anything was."""
-    if proof is not None:
-        artifact.save(folder / f"{DELIVERED}.json", DELIVERED, plan.model_sha256, proof)
