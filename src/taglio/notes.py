@@ -54,6 +54,7 @@ class Kind(Enum):
     NOT_COMPARED = "not-compared"
     NOT_MEASURED = "not-measured", "a higher --effort measures more"
     THREADS = "threads"
+    LOWERED_LEVEL = "lowered-level"
     REFERENCE = "reference"
     DATA = "data"
     NOT_INSTALLED = "not-installed"

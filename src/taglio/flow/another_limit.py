@@ -13,7 +13,6 @@ from math import inf
 from pathlib import Path
 from statistics import median
 
-from taglio import artifact
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadArtifact, BadOption
@@ -85,13 +84,12 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
 
 
 def _outcome_in(folder: Path) -> Outcome:
-    path = folder / f"{OUTCOME}.json"
-    if not path.exists():
+    outcome = workspace.if_there(folder, OUTCOME, Outcome)
+    if outcome is None:
         raise BadArtifact(
-            f"{path}: is missing, and another limit needs what taglio optimize measured: run it, or taglio plan with "
-            "this limit and then taglio build without one"
+            f"{folder / OUTCOME}.json: is missing, and another limit needs what taglio optimize measured: run it, or "
+            "taglio plan with this limit and then taglio build without one"
         )
-    outcome = artifact.load(path, OUTCOME, Outcome)
     if outcome.rate is not None:
         raise BadOption("this plan was chosen for a rate, which no race of runs confirms: run taglio optimize again")
     return outcome

@@ -237,7 +237,7 @@ def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple
             failure = failure or str(error).rpartition("cannot run these inputs: ")[2]
             continue
         what = f"ONNX Runtime {version()} fails on {network.name} at optimisation {setup.optimization}"
-        return lowered, (Note(Kind.DATA, f"{what} ({failure}): level {level} is used"),) if failure else ()
+        return lowered, (Note(Kind.LOWERED_LEVEL, f"{what} ({failure}): level {level} is used"),) if failure else ()
     raise BadModel(f"{network.name}: ONNX Runtime {version()} runs it at no optimisation level: {failure}")
 
 

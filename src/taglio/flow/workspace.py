@@ -103,7 +103,7 @@ def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
     return Found(data_sha256, ranges, floats)
 
 
-def _known(path: Path, kind: str, expected: type[T], sha256: str) -> T | None:
+def _known(path: Path, kind: str, expected: type[T], sha256: str | None) -> T | None:
     try:
         return artifact.load(path, kind, expected, model_sha256=sha256)
     except BadArtifact:  # it will be computed again
@@ -143,12 +143,15 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     return work, measured
 
 
+def if_there(folder: Path, kind: str, expected: type[T], sha256: str | None = None) -> T | None:
+    """An artifact of a workspace, for the model `sha256` (None: any); None if its stage has not run."""
+    path = folder / f"{kind}.json"
+    return artifact.load(path, kind, expected, model_sha256=sha256) if path.exists() else None
+
+
 def last_error(folder: Path) -> ErrorModel | None:
     """The error model that an earlier run left, of whatever model; None if there is none that can be read."""
-    try:
-        return artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel)
-    except BadArtifact:
-        return None
+    return _known(folder / f"{ERROR}.json", ERROR, ErrorModel, None)
 
 
 def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
