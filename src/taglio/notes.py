@@ -39,7 +39,7 @@ class Kind(Enum):
     REPEATED_INPUTS = "repeated-inputs", "give more distinct inputs"
     COARSE_METRIC = "coarse-metric"
     MEASURED_SIZES = "measured-sizes", "give data of every size that you serve"
-    SATURATION = "saturation", "give that scheme with --scheme"
+    SATURATION = "saturation"
     SHARED_SCALE = "shared-scale", "serve it with --batch 1, or keep the rows of a batch alike"
     BUSY_MACHINE = "busy-machine"
     REJECTED_PLAN = "rejected-plan", "allow more if you can, or give more data"

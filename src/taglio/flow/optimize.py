@@ -8,7 +8,6 @@ from typing import Any
 
 from taglio.arguments import between_0_and_1, positive
 from taglio.cores import limited_to
-from taglio.error.doubts import saturating_sums
 from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
@@ -212,8 +211,8 @@ class _Search:
             effort=settled.effort,
         )
         clock.lap("plan")
-        of_plan = saturating_sums(chosen, saturates=True)
-        doubts = tuple(note for note in error.notes if note != of_plan)
+        # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
+        doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
         return _SearchResult(settled, screened, decision, doubts, levels, error)
 
     def stopped(self, limits: Limits) -> _SearchResult | None:
