@@ -104,7 +104,7 @@ def optimize(
             user, settings = steered(user, settings)
             work = Model(model, data, **way.settings(settings))
         search = _Search(wanted, clock, progress)
-        work, threads_note = way.begun(work.telling(search.watched))
+        work, threads_note = way.fitted(work.telling(search.watched))
         limits = limits_for(work, user, keep_float, force_int8)
         assert limits.max_error is not None, "a limit was given"
         refuse_constant_outputs(work)
@@ -124,7 +124,8 @@ def optimize(
             ended = rated(result.work, result.decision, limits, way.rate, clock.rate_patience(patience))
         else:
             way = replace(way, threads=way.threads and not interrupted)
-            fitted, threads_note = way.fitted(result.work, result.decision.plan, threads_note)
+            fitted, plan_threads_note = way.fitted(result.work, result.decision.plan)
+            threads_note = plan_threads_note or threads_note
             ended = by_race(fitted, result.decision, limits, patience)
         settled, screened, decision = ended.work, result.screened, ended.decision
         clock.lap("confirm")
