@@ -84,7 +84,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
 
 
 def _outcome_in(folder: Path) -> Outcome:
-    outcome = workspace.if_there(folder, OUTCOME, Outcome)
+    outcome = workspace.load_if_present(folder, OUTCOME, Outcome)
     if outcome is None:
         raise BadArtifact(
             f"{folder / OUTCOME}.json: is missing, and another limit needs what taglio optimize measured: run it, or "

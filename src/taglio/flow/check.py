@@ -34,7 +34,7 @@ from taglio.flow.promise import (
     multiple,
     speed_promise,
 )
-from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, if_there
+from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
 from taglio.memory import size_text
@@ -114,7 +114,8 @@ def _record(folder: Path) -> _Record:
     delivered = described(deploy)
     profile = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
-    outcome, proof = if_there(folder, OUTCOME, Outcome, sha256), if_there(folder, DELIVERED, DeployProof, sha256)
+    outcome = load_if_present(folder, OUTCOME, Outcome, sha256)
+    proof = load_if_present(folder, DELIVERED, DeployProof, sha256)
     return _Record(folder, deploy, setup, profile, plan, outcome, proof, delivered)
 
 

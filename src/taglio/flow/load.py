@@ -74,7 +74,7 @@ def load(folder: Path, demand: Demand, progress: Progress | None = None) -> Load
             progress("load", _BURSTS + 1, _BURSTS + 1)
         runtime = delivered.components[0].runtime
         way = delivered.way
-        outcome = workspace.if_there(folder, workspace.OUTCOME, Outcome)
+        outcome = workspace.load_if_present(folder, workspace.OUTCOME, Outcome)
         promised = None if outcome is None else outcome.rate
         return LoadReport(runtime, way, capacity_per_s, bursts, result, promised, _notes(result, left_s))
 

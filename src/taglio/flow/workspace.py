@@ -143,7 +143,7 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     return work, measured
 
 
-def if_there(folder: Path, kind: str, expected: type[T], sha256: str | None = None) -> T | None:
+def load_if_present(folder: Path, kind: str, expected: type[T], sha256: str | None = None) -> T | None:
     """An artifact of a workspace, for the model `sha256` (None: any); None if its stage has not run."""
     path = folder / f"{kind}.json"
     return artifact.load(path, kind, expected, model_sha256=sha256) if path.exists() else None
