@@ -35,7 +35,6 @@ def optimized(model: Path, data: Path, preprocess: str, limit: float, effort: fl
         "plan_s": table.plan.latency.median_s,
         "error": table.plan.error,
         "places": [{**asdict(row), "latency_s": row.measured_s} for row in table.places],
-        "notes": [note for note in table.notes if note.startswith(cuda.NAME)],
         "doubt": table.doubt,
     }
 
@@ -86,8 +85,7 @@ def main() -> None:
         sys.exit("no network was measured")
     head = ["network", "float on the CPU, ms", "best on the CPU", *cuda.PLACES, "plan"]
     table = markdown(head, [line(network, row) for network, row in figures.items()])
-    notes = "\n".join(f"* {network}: {note}" for network, row in figures.items() for note in row["notes"])
-    text = "\n\n".join(part for part in (gpu, table, notes) if part)
+    text = "\n\n".join(part for part in (gpu, table) if part)
     print(f"wrote {write('gpu', {'gpu': gpu, **figures}, text)}")
 
 

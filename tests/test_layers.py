@@ -14,7 +14,7 @@ SRC = Path(__file__).parents[1] / "src"
 # From first to last. A room may import what stands on a line above its own, and itself; rooms that share a line do not
 # know each other. A new file or folder takes its place here when it is added.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "progress"),
+    ("errors", "notes", "progress"),
     ("cores", "optional", "scratch", "student"),
     ("memory", "weights"),
     ("arguments", "artifact", "cluster.devices", "data", "embedded", "runtimes"),

@@ -75,8 +75,8 @@ def test_a_conversion_is_made_once_told_and_held_against_the_original(tmp_path: 
     for _ in range(2):
         opened = Model(model, {"image": images}, threads=1)
         assert (opened.name, opened.outputs) == ("net", ("logits",))
-        assert len(opened.remarks) == 1
-        assert opened.remarks[0].startswith("net.tflite (TFLite) was converted to ONNX by a tool 1.0; its answers")
+        assert len(opened.notes) == 1
+        assert opened.notes[0].text.startswith("net.tflite (TFLite) was converted to ONNX by a tool 1.0; its answers")
     assert [job.task for job in made] == ["convert", "reference"]
     foreign(tmp_path, content=b"y")  # another model
     Model(model, {"image": images}, threads=1)

@@ -248,10 +248,10 @@ def test_samples_are_spread_over_the_shapes_as_these_occur() -> None:
     assert spread(samples[:1], 4) == [0]
 
 
-def test_what_the_model_does_not_read_is_left_out_with_a_remark(tmp_path: Path) -> None:
+def test_what_the_model_does_not_read_is_left_out_with_a_note(tmp_path: Path) -> None:
     given = {"x": rows(2, 5), "ids": np.ones((2, 2), int), "token_type_ids": np.zeros((2, 2), int)}
     for data in (from_values(given, [VECTOR, IDS]), load(npz(tmp_path, **given), [VECTOR, IDS])):
-        assert "left out 'token_type_ids', not among the model's inputs" in data.remarks[0]
+        assert "left out 'token_type_ids', not among the model's inputs" in data.notes[0].text
         assert len(data.samples) == 2
 
 
@@ -271,11 +271,11 @@ def test_a_folder_of_arrays_holds_samples_of_several_shapes_one_of_them_empty(tm
         load(tmp_path, [InputSpec("past", (1, "length", 3), "float32")])
 
 
-def test_infinities_stay_and_a_key_that_is_not_the_inputs_is_remarked(tmp_path: Path) -> None:
+def test_infinities_stay_and_a_key_that_is_not_the_inputs_is_noted(tmp_path: Path) -> None:
     data = load(npz(tmp_path, arr_0=np.array([[0.0, -np.inf]] * 2, np.float32)), [x_of(1, 2)])
     assert np.isneginf(data.samples[0]["x"][0, 1])
-    assert len(data.remarks) == 1
-    assert "'arr_0' is used for the model's only input, 'x'" in data.remarks[0]
+    assert len(data.notes) == 1
+    assert "'arr_0' is used for the model's only input, 'x'" in data.notes[0].text
 
 
 @pytest.mark.parametrize(("labels", "words"), [([1j, 2j], "of type"), ([0.0, np.nan], "1 NaN"), ([1], "labels")])

@@ -111,7 +111,7 @@ def test_pictures_in_formats_that_are_not_read_are_told(tmp_path: Path) -> None:
         Image.new("RGB", (9, 9)).save(tmp_path / name)
     data = load(tmp_path, [IMAGE])
     assert len(data.samples) == 2
-    assert "left out 3 pictures (.gif, .tiff): save them as .png" in data.remarks
+    assert "left out 3 pictures (.gif, .tiff): save them as .png" in map(str, data.notes)
 
 
 def test_the_limit_takes_evenly_spaced_pictures_and_counts_the_others(tmp_path: Path) -> None:

@@ -101,9 +101,9 @@ def test_the_text_beside_the_data_is_taken_where_it_fits(tmp_path: Path) -> None
     assert beside(data(tmp_path), tmp_path / "d.npz").labels is None
     taken = beside_lines("a\nb\nc\nd\n")
     assert taken.labels.tolist() == ["a", "b", "c", "d"]
-    assert taken.remarks == ("labels are the 4 lines of d.txt, next to the data",)
+    assert tuple(map(str, taken.notes)) == ("labels are the 4 lines of d.txt, next to the data",)
     left = beside_lines("a\nb\n")
-    assert left.labels is None and "not used as labels" in left.remarks[0] and "2 labels for 4" in left.remarks[0]
+    assert left.labels is None and "not used as labels" in left.notes[0].text and "2 labels for 4" in left.notes[0].text
 
 
 def test_labels_of_several_shapes_come_with_files_of_one_sample_each(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     assert (data.names, data.labels is not None and data.labels.tolist()) == (
         ("cat/0.png", "dog/0.png", "dog/1.png"), [0, 1, 1],
     )  # fmt: skip
-    assert data.remarks == (
+    assert tuple(map(str, data.notes)) == (
         "labels are the names of 2 subdirectories, numbered by the order of their names: cat 0, dog 1",
     )
 
@@ -83,7 +83,7 @@ def test_classes_that_are_numbers_and_those_of_the_model(tmp_path: Path) -> None
     written(tmp_path / "config.json", {"label2id": {"dog": 0, "cat": 7}})
     named = load(pictures(tmp_path / "named", dog=1, cat=1), [IMAGE], near=Beside((tmp_path,)))
     assert named.labels is not None and named.labels.tolist() == [7, 0]
-    assert "numbered by config.json" in named.remarks[0]
+    assert "numbered by config.json" in named.notes[0].text
 
 
 def test_classes_keep_their_numbers_where_samples_are_few_or_batched(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_wav_file_is_read_exactly_at_every_width(tmp_path: Path, width: int) -
         sound(tmp_path / f"{name}.wav", values, width=width)
     data = load(tmp_path, [SOUND], Preprocess(rate=8000))
     np.testing.assert_array_equal(data.samples[0]["wave"][0, 0], (values / top).astype(np.float32))
-    assert data.remarks == ()
+    assert data.notes == ()
 
 
 def test_channels_are_averaged_or_kept_as_the_model_takes_them(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_sounds_fit_a_fixed_length_and_it_is_said(tmp_path: Path) -> None:
         sound(tmp_path / f"{name}.wav", np.full(length, 2**14))
     data = load(tmp_path, [InputSpec("x", (1, 4), "float32")])
     assert [sample["x"].tolist() for sample in data.samples] == [[[0.5, 0.5, 0, 0]], [[0.5] * 4], [[0.5] * 4]]
-    assert data.remarks == (
+    assert tuple(map(str, data.notes)) == (
         "sounds have 8000 samples per second; no rate to check against",
         "1 sound padded with zeros and 1 cut to the length of the input",
     )
@@ -168,7 +168,7 @@ def test_texts_become_what_the_model_takes(tmp_path: Path) -> None:
     assert [sample["input_ids"].tolist() for sample in data.samples] == [[[2, 3]], [[4, 4, 4, 1]], [[3]]]
     assert data.samples[1]["attention_mask"].tolist() == [[1, 1, 1, 1]]
     assert data.samples[1]["token_type_ids"].dtype == np.int32
-    assert data.remarks == ("texts were tokenized by tokenizer.json next to the model",)
+    assert tuple(map(str, data.notes)) == ("texts were tokenized by tokenizer.json next to the model",)
     assert beside(data, path) is data  # the texts are no labels
 
 
@@ -190,7 +190,7 @@ def test_texts_are_filled_up_and_cut_to_a_fixed_length_and_to_their_batch(tmp_pa
     data = load(path, fixed, near=near)
     assert [sample["input_ids"].tolist() for sample in data.samples[:2]] == [[[2, 0, 0]], [[2, 3, 4]]]
     assert data.samples[0]["attention_mask"].tolist() == [[1, 0, 0]]
-    assert data.remarks[0].endswith("; 1 of 4 were cut to 3 tokens")
+    assert data.notes[0].text.endswith("; 1 of 4 were cut to 3 tokens")
     pairs = load(path, [InputSpec("ids", (2, None), "int64")], near=near)
     assert [sample["ids"].shape for sample in pairs.samples] == [(2, 5), (2, 2)]
 
@@ -206,7 +206,7 @@ def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", 'id,Text,label\n1,"a, b",4\n2,c,5\n')
     data = load(path, [IDS], near=near)
     assert data.labels is not None and data.labels.tolist() == [4, 5]
-    assert data.remarks[0] == f"{path}: left out 'id', neither text nor label"
+    assert data.notes[0].text == f"{path}: left out 'id', neither text nor label"
 
 
 @pytest.mark.parametrize(
@@ -317,12 +317,12 @@ def test_the_preprocessor_beside_the_model_is_used_unless_another_is_given(tmp_p
     data = load(path, [IMAGE], near=near)
     wanted = (pixels / 255 - [0.5, 0.25, 0]) / [0.5, 0.5, 2]
     np.testing.assert_allclose(data.samples[0]["pixel_values"][0], wanted.transpose(2, 0, 1), atol=1e-6)
-    assert "preprocessor_config.json" in data.remarks[0]
+    assert "preprocessor_config.json" in data.notes[0].text
     last = load(path, [InputSpec("x", (1, "h", "w", 3), "float32")], near=near)
     np.testing.assert_allclose(last.samples[0]["x"][0], wanted, atol=1e-6)
     own = load(path, [IMAGE], Preprocess(scale=(1.0,)), near=near)
     np.testing.assert_array_equal(own.samples[0]["pixel_values"][0], pixels.transpose(2, 0, 1).astype(np.float32))
-    assert own.remarks == ()
+    assert own.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_the_feature_extractor_of_sounds(tmp_path: Path) -> None:
     sound(tmp_path / "s" / "a.wav", np.array([100, 300, 500]))
     data = load(tmp_path / "s", [SOUND], near=near)
     got = data.samples[0]["wave"]
-    assert (abs(float(got.mean())) < 1e-6, data.remarks[0][-23:]) == (True, "model: rate=8000,normalize"[-23:])
+    assert (abs(float(got.mean())) < 1e-6, data.notes[0].text[-23:]) == (True, "model: rate=8000,normalize"[-23:])
     written(tmp_path / "preprocessor_config.json", {"sampling_rate": 8000, "feature_size": 80})
     with refused("80 features per frame: give an .npz of them"):
         load(tmp_path / "s", [SOUND], near=near)
@@ -401,7 +401,7 @@ def test_a_saved_dataset_of_sounds_and_one_of_texts(tmp_path: Path) -> None:
     texts = saved(tmp_path / "texts", {"text": ["a b", "c"], "title": ["x", "y"], "label": [1, 2]})
     data = load(texts, [IDS], near=near)
     assert [sample["input_ids"].tolist() for sample in data.samples] == [[[2, 3]], [[4]]]
-    assert "left out 'title', not among the model's inputs" in data.remarks[0]
+    assert "left out 'title', not among the model's inputs" in data.notes[0].text
 
 
 def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ def test_forms_with_weights_of_8_bits_need_wide_sums(forms: list[object], wide: 
 def test_where_a_plan_is_not_safe_depends_on_where_it_was_measured() -> None:
     assert unsafe_processors(ProcessorNeeds(), VNNI) == ()
     (line,) = unsafe_processors(WIDE, VNNI)
-    assert line.startswith("not safe on x86 processors without VNNI: sums of 8-bit weights (int8) saturate there")
+    assert str(line).startswith("not safe on x86 processors without VNNI: sums of 8-bit weights (int8) saturate there")
     assert unsafe_processors(WIDE, ARM) == (line,)
     (line,) = unsafe_processors(WIDE, AVX2)
-    assert "were measured on a processor without VNNI, where sums saturate" in line
+    assert "were measured on a processor without VNNI, where sums saturate" in str(line)
     (line,) = unsafe_processors(ProcessorNeeds(bfloat16=True), BF16)
-    assert line.startswith("not as fast on processors without bfloat16")
+    assert str(line).startswith("not as fast on processors without bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_a_processor_without_bfloat16_is_named() -> None:
     for have in (BF16, (*VNNI, "amx_bf16"), (*ARM, "bf16")):
         assert lacks(needs, BF16, have) == ()
     (line,) = lacks(needs, BF16, VNNI)
-    assert line.startswith("this processor lacks bfloat16 (AVX512_BF16 or AMX_BF16)")
+    assert str(line).startswith("this processor lacks bfloat16 (AVX512_BF16 or AMX_BF16)")
     assert lacks(ProcessorNeeds(), BF16, AVX2) == ()

@@ -50,9 +50,9 @@ def test_a_plan_that_is_not_faster_gives_way_to_float_with_its_figures(work: Mod
     assert result.plan is as_float
     assert result.speedup is None
     # About 0.85 × where nothing else runs; beside other tests it was 1.00 × once, which replaces float as little.
-    ratio, low, high = map(float, re.findall(r"\d\.\d\d", result.remarks[0]))
+    ratio, low, high = map(float, re.findall(r"\d\.\d\d", result.notes[0].text))
     assert low <= ratio <= high and low < 1.0
-    assert "does not replace it" in result.remarks[0]
+    assert "does not replace it" in result.notes[0].text
 
 
 def test_a_plan_stays_where_float_keeps_no_limit(work: Model, plans: tuple[Plan, Plan]) -> None:
@@ -88,8 +88,8 @@ def test_a_source_that_is_faster_once_simplified_is_told(tmp_path: Path) -> None
     as_float = Tables(work.graph, profile).describe(Limits(0.5), {})
     result = confirmed(work, [as_float], as_float, QUICK)
     assert result.speedup is None
-    (remark,) = result.remarks
-    assert "as fast as the model as it was given: simplifying it was enough" in remark
+    (note,) = result.notes
+    assert "as fast as the model as it was given: simplifying it was enough" in note.text
 
 
 def test_what_cannot_run_is_not_confirmed_and_says_why(work: Model, plans: tuple[Plan, Plan], tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_what_cannot_run_is_not_confirmed_and_says_why(work: Model, plans: tuple
     result = confirmed(work.but(source=damaged), [slow], as_float, QUICK)
     assert result.plan is slow
     assert result.speedup is None
-    assert "not confirmed" in result.remarks[0]
-    assert "gone.onnx" in result.remarks[0]
+    assert "not confirmed" in result.notes[0].text
+    assert "gone.onnx" in result.notes[0].text
 
 
 def test_openings_run_inputs_of_the_held_out_part(work: Model) -> None:

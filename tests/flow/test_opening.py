@@ -11,7 +11,8 @@ from onnx.parser import parse_model
 import taglio
 from taglio.compare.convert import Converted
 from taglio.errors import BadData
-from taglio.flow.opening import converted_line
+from taglio.flow.opening import converted_note
+from taglio.notes import Kind
 from tests.models import Sketch, saved
 
 INPUTS = np.random.default_rng(0).standard_normal((6, 16, 4, 4)).astype(np.float32)
@@ -44,15 +45,16 @@ def transposed_weight(channels: int = 16) -> onnx.ModelProto:
 def test_a_model_whose_fused_kernels_fail_is_run_at_a_lower_level(tmp_path: Path) -> None:
     work = taglio.Model(saved(transposed_weight(), tmp_path), INPUTS, threads=1)
     assert work.setup.optimization == "basic"
-    (remark,) = (line for line in work.remarks if "level basic is used" in line)
-    assert "fails on tiny at optimisation all (QLinearConv" in remark and ".cc" not in remark
+    (text,) = (note.text for note in work.notes if note.kind is Kind.LOWERED_LEVEL)
+    assert "fails on tiny at optimisation all (QLinearConv" in text and text.endswith("level basic is used")
+    assert ".cc" not in text
     assert len(work.float_answers()) == len(work.data.held_out.samples)
 
 
 def test_a_model_that_runs_keeps_its_level(tmp_path: Path) -> None:
     g = Sketch(1)
     work = taglio.Model(saved(g.model(g.conv(g.input("x", "N", 16, 4, 4), 16, 8)), tmp_path), INPUTS, threads=1)
-    assert work.setup.optimization == "all" and work.remarks == ()
+    assert work.setup.optimization == "all" and work.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -78,5 +80,5 @@ def test_outputs_that_never_change_are_refused_at_once(
 
 def test_a_conversion_that_changes_nothing_is_not_within_zero() -> None:
     made = Converted(Path("m.onnx"), "keras", "tf2onnx 1")
-    assert converted_line("m.h5", made, 0.0).endswith("; its answers equal the original's")
-    assert converted_line("m.h5", made, 3.2e-7).endswith("differ from the original's by 3.2e-07 (relative L2)")
+    assert converted_note("m.h5", made, 0.0).text.endswith("; its answers equal the original's")
+    assert converted_note("m.h5", made, 3.2e-7).text.endswith("differ from the original's by 3.2e-07 (relative L2)")

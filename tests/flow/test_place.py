@@ -125,11 +125,13 @@ def test_energy_that_nothing_takes_is_not_minimised(embedded: Candidate, objecti
         place.place(embedded, cluster(), objective=objective, time_limit_s=0.5)
 
 
-def test_energy_that_nothing_takes_is_not_limited(embedded: Candidate) -> None:
+def test_energy_that_nothing_takes_is_not_limited(embedded: Candidate, digits_staged: Staged, tmp_path: Path) -> None:
     limited = replace(embedded, limits=replace(embedded.limits, max_energy_joules=0.1))
+    folder, file = Path(shutil.copytree(digits_staged.folder, tmp_path / "out")), tmp_path / "cluster.toml"
+    file.write_text(TWO_DEVICES)
     for refused in (
         lambda: place.place(limited, cluster(), time_limit_s=0.5),
-        lambda: place.pareto([embedded], cluster(), "energy", time_limit_s=0.5),
+        lambda: placing.pareto(folder, file, axes="latency,energy", max_error=0.01, time_limit_s=0.5),
     ):
         with pytest.raises(BadOption, match="no device has active_watts and no link joules_per_mb"):
             refused()

@@ -68,7 +68,7 @@ def test_a_portable_plan_answers_alike_where_sums_saturate(
     assert needs_of_plan(result.plan) == ProcessorNeeds()
     assert saturating_products(result.model) == ""
     assert difference(result.model) <= LIMIT / 10
-    assert result.table is not None and not any("--portable" in note for note in result.table.notes)
+    assert result.table is not None and not any("--portable" in note.text for note in result.table.notes)
     assert result.setup.portable
 
 
@@ -95,10 +95,10 @@ def test_the_emulation_is_what_onnx_runtime_computes_here(wide: onnx.ModelProto)
 def test_a_plan_that_is_not_portable_says_where_it_is_not_safe(tmp_path: Path) -> None:
     result = taglio.optimize(products(), {"x": samples()}, max_error=0.5, scheme="qdq-u8s8-asym-pc", **INT8)
     assert result.table is not None
-    (line,) = unsafe_processors(needs_of_plan(result.plan), result.profile.conditions.machine.instructions)
-    assert [note for note in result.table.notes if "VNNI" in note] == [line]
+    (note,) = unsafe_processors(needs_of_plan(result.plan), result.profile.conditions.machine.instructions)
+    assert [other for other in result.table.notes if "VNNI" in other.text] == [note]
     result.save(tmp_path / "out")
-    assert f"**{line[0].upper()}{line[1:]}.**" in (tmp_path / "out" / "deploy" / "README.md").read_text()
+    assert f"**{note.text[0].upper()}{note.text[1:]}.**" in (tmp_path / "out" / "deploy" / "README.md").read_text()
 
 
 def test_a_scheme_that_is_not_portable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,5 +120,5 @@ def test_no_block_of_a_portable_plan_computes_in_bfloat16() -> None:
 def test_sums_of_the_source_are_made_exact(wide: onnx.ModelProto) -> None:
     work = Model(wide, {"x": samples()}, threads=1, portable=True, runtime="onnxruntime").at(0.01)
     screened = screen(work, None, 1.0, RELATIVE)
-    assert screened.note.startswith("the source's own u8×s8 products (2 MatMul) saturate on some processors")
+    assert str(screened.note).startswith("the source's own u8×s8 products (2 MatMul) saturate on some processors")
     assert saturating_products(screened.work.model.proto) == ""

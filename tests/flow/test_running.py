@@ -4,7 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from taglio.errors import BadOption
 from taglio.flow import stages, threads
 from taglio.flow.opening import Model
 from taglio.flow.running import running
+from taglio.notes import Kind
+from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from tests.end_to_end.command import Case
 from tests.models import Sketch, saved
@@ -63,12 +65,24 @@ def test_more_threads_are_not_chosen_where_they_do_not_help(tmp_path: Path) -> N
         x = sketch.op("Relu", sketch.op("Add", x, sketch.constant(sketch.rng.normal(0, 1, (1, 8)))))
     path = saved(sketch.model(sketch.rename(x, "y")), tmp_path)
     work = Model(path, {"x": sketch.rng.normal(0, 1, (8, 8)).astype(np.float32)}, threads=2, runtime="onnxruntime")
-    chosen, remark = threads.with_threads_of_source(work)
-    told = re.fullmatch(r"float32 runs with (\d) threads?: ([\d.]+) × as fast as with \d", remark)
+    chosen, note = threads.with_threads(work)
+    told = re.fullmatch(r"float32 runs with (\d) threads?: ([\d.]+) × as fast as with \d", str(note))
     assert told is not None
     assert int(told[1]) == chosen.setup.threads
     # Beside other tests, noise may show a few per cent for the second thread.
     assert chosen.setup.threads == 1 or float(told[2]) < 1.15
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(("speed", "chosen"), [(1.5, 2), (1.01, 1), (0.5, 1)])
+def test_a_plan_runs_with_other_threads_only_where_that_pays(
+    speed: float, chosen: int, tiny: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_speeds", lambda *_: {1: 1.0, 2: speed})
+    work = Model(tiny.model, tiny.data, threads=1, runtime="onnxruntime")
+    fitted, note = threads.with_threads(work, cast(Plan, object()))
+    assert (fitted.setup.threads, fitted.setup.threads_of_source) == (chosen, 1)
+    assert (note is None) == (chosen == 1)
 
 
 def test_so_many_numbers_of_threads_are_raced() -> None:
@@ -132,7 +146,7 @@ def test_a_rate_has_its_figures_in_order(rated: Path) -> None:
     assert rate.p95_s is None or rate.p95_s <= 0.45
     assert {tried.way for tried in rate.tried} >= {Way(1, available_cores())}
     assert rate.alone.startswith("input image has a fixed first dimension")
-    assert any(note.startswith("requests are not joined: ") for note in table.notes)
+    assert any(note.kind is Kind.NOT_JOINED for note in table.notes)
 
 
 def test_a_limit_that_no_run_keeps_is_refused_and_earlier_results_stay(rated: Path, tiny: Case) -> None:

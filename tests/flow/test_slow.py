@@ -15,7 +15,7 @@ import pytest
 
 import taglio
 from taglio.flow import error
-from taglio.flow.opening import Model, open_work
+from taglio.flow.opening import InMemory, Model, open_work
 from taglio.profile import effort
 from taglio.runtimes import openvino
 from tests.models import Sketch
@@ -69,7 +69,7 @@ def test_a_slow_model_is_optimised_in_few_runs(residuals: int, runs: Counter[str
     assert table is not None
     assert runs.total() <= MOST_RUNS, f"{runs}: {table.stage_seconds}"
     assert (table.calibration_samples, table.held_out_samples) == (3, 3)
-    told = " ".join(table.notes)
+    told = " ".join(map(str, table.notes))
     assert "a run takes 20 s: 3 of 12 samples calibrate, and errors are measured on 3 of 12" in told
     assert "a run takes 20 s: schemes were not compared" in told
 
@@ -95,7 +95,7 @@ def test_a_model_that_takes_long_to_open_is_opened_seldom(monkeypatch: pytest.Mo
     result = taglio.optimize(model, data, max_error=0.05, threads=1, effort=0.05)
     assert opened["InferenceSession"] <= 40 and opened["OpenVinoSession"] <= 16, opened
     assert result.table is not None and result.table.plan.error <= 0.05
-    assert "operators take long to open: schemes were not compared" in " ".join(result.table.notes)
+    assert "operators take long to open: schemes were not compared" in " ".join(map(str, result.table.notes))
 
 
 @pytest.mark.whole
@@ -121,7 +121,9 @@ def test_a_metric_that_takes_10_s_is_read_seldom(monkeypatch: pytest.MonkeyPatch
 def test_a_later_stage_uses_the_samples_of_the_first() -> None:
     """It must not depend on how fast the machine is then: the error model holds the hash of the samples."""
     model, data = slow()
-    first, later = (open_work(replace(Model(model, data, threads=1).setup, run_s=RUN_S), model, data) for _ in range(2))
+    first, later = (
+        open_work(replace(Model(model, data, threads=1).setup, run_s=RUN_S), model, InMemory(data)) for _ in range(2)
+    )
     assert len(first.data.held_out.samples) == 3
     assert first.data.held_out.sha256 == later.data.held_out.sha256
 
@@ -130,7 +132,7 @@ def test_a_fast_model_keeps_all_its_samples() -> None:
     model, data = slow()
     work = Model(model, data, threads=1)
     assert len(work.data.held_out.samples) + len(work.data.calibration.samples) == 24
-    assert not work.remarks
+    assert not work.notes
 
 
 @pytest.mark.whole

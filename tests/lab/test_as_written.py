@@ -13,6 +13,7 @@ from taglio.errors import Infeasible
 from taglio.flow.quantize import quantize
 from taglio.lab.as_written import bounded_outputs
 from taglio.lab.work import Work
+from taglio.notes import Kind
 from taglio.runtimes.onnxruntime import NAME
 from tests.lab.own_products import by_hand, own_products
 from tests.processor import SATURATES
@@ -115,7 +116,7 @@ def test_exact_sums_are_planned_instead_and_the_base_stays_the_source(kind: str)
     assert result.table.float32.error > 0.02
     assert result.table.plan.error < 0.01
     assert result.setup.instead == "exact-sums"
-    assert any("is planned instead" in note for note in result.table.notes)
+    assert any(note.kind is Kind.PLANNED_INSTEAD for note in result.table.notes)
     session = result.session(1)
     found = [session.run({"x": x[None]})["y"] for x in data["x"][:8]]
     assert distance(np.concatenate(found), by_hand(kind, data["x"][:8])) < 0.01

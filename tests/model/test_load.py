@@ -228,7 +228,9 @@ def test_a_dimension_with_two_sizes_in_the_data_loses_its_name(lengths: tuple[in
         name: rng.standard_normal((1, size, 16)).astype(np.float32) for name, size in zip("ab", lengths, strict=True)
     }
     model = load(saved(two_lengths(), tmp_path), samples=lambda _: [feed])
-    assert model.remarks == (f"dimension S is {lengths[0]} in a and {lengths[1]} in b, so it is taken as several",)
+    assert [str(note) for note in model.notes] == [
+        f"dimension S is {lengths[0]} in a and {lengths[1]} in b, so it is taken as several"
+    ]
     assert [spec.shape for spec in model.inputs] == [("B", None, 16)] * 2
     (answer,) = open_session(model.proto, SessionOptions(1)).run(None, feed)
     assert answer.shape == (1, lengths[0], 16)
@@ -237,4 +239,4 @@ def test_a_dimension_with_two_sizes_in_the_data_loses_its_name(lengths: tuple[in
 def test_a_dimension_with_one_size_keeps_its_name(tmp_path: Path) -> None:
     feed = {name: np.ones((1, 4, 16), np.float32) for name in "ab"}
     model = load(saved(two_lengths(), tmp_path), samples=lambda _: [feed])
-    assert model.remarks == () and [spec.shape for spec in model.inputs] == [("B", "S", 16)] * 2
+    assert model.notes == () and [spec.shape for spec in model.inputs] == [("B", "S", 16)] * 2

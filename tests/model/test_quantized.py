@@ -13,6 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model, load
 from taglio.model.quantized import already_quantized, quantized_operators
+from taglio.notes import Kind, Note
 from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
@@ -171,8 +172,11 @@ def test_an_embedding_in_int8_is_folded_once(tmp_path: Path) -> None:
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert not quantized_operators(folded.proto) and not already_quantized(folded.proto, requantized=True)
     assert already_quantized(kept.proto, requantized=True) == (
-        f"quantised operators without a known float form stay: {quantized_operators(kept.proto)['DequantizeLinear']} "
-        "DequantizeLinear",
+        Note(
+            Kind.FACT,
+            "quantised operators without a known float form stay: "
+            f"{quantized_operators(kept.proto)['DequantizeLinear']} DequantizeLinear",
+        ),
     )
     assert sum(prod(tensor.dims) == 160 for tensor in folded.proto.graph.initializer) == 1
     feed = {"ids": rng.integers(0, 20, (2, 5))}

@@ -41,9 +41,9 @@ def test_random_answers_are_told_and_no_reason_to_leave_a_model_as_it_is(tmp_pat
         return loaded(g.model(y), tmp_path)
 
     model = noisy("RandomNormalLike", "RandomUniformLike", opset=11)
-    assert "answers are random (RandomNormalLike, RandomUniformLike): for the same input output" in model.remarks[0]
+    assert "answers are random (RandomNormalLike, RandomUniformLike): for the same input output" in model.notes[0].text
     assert model.opset == 17  # raised, though its answers are others each time
-    assert noisy("Neg").remarks == ()
+    assert noisy("Neg").notes == ()
 
 
 def test_a_model_with_random_answers_is_simplified_alike_each_time(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_stale_shape_of_an_output_is_corrected_and_told(
     dims = model.proto.graph.output[0].type.tensor_type.shape.dim
     assert tuple(dim.dim_param or dim.dim_value for dim in dims) == right
     told = [f"declares [{', '.join(map(str, declared))}] for output {name}"] if declared != right else []
-    assert len(model.remarks) == len(told) and all(words in " ".join(model.remarks) for words in told)
+    assert len(model.notes) == len(told) and all(words in " ".join(map(str, model.notes)) for words in told)
 
 
 def test_the_frequencies_of_an_stft_are_counted_one_sided(tmp_path: Path) -> None:
@@ -176,5 +176,5 @@ def test_the_frequencies_of_an_stft_are_counted_one_sided(tmp_path: Path) -> Non
         y = Relu (power)
     }"""
     model = loaded(parsed(text, {"hop": np.array(16), "window": np.ones(32)}), tmp_path)
-    assert model.remarks == ()
+    assert model.notes == ()
     assert tensor_shapes(model.proto)["power"] == (1, 5, 17, 2)

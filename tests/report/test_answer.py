@@ -8,11 +8,11 @@ import pytest
 
 from taglio.confirm.speedup import Speedup
 from taglio.error.loss import Bound, Metric
-from taglio.flow.confirm import UNPROVEN
 from taglio.flow.outcome import Figures, Outcome
 from taglio.flow.stopping import STOPPED
 from taglio.flow.workspace import DEPLOY
 from taglio.model.load import Model
+from taglio.notes import Kind, Note
 from taglio.report import answer, page, terminal
 from taglio.report.material import Material
 from taglio.report.parts import Table
@@ -130,7 +130,7 @@ def test_a_search_that_was_stopped_does_not_say_that_nothing_is_faster(outcome: 
     )
     assert answer.sentence(replace(stopped, notes=()), "out/deploy").startswith("float32 stays: no form that keeps")
     # A race that shows no gain shows no loss either.
-    note = f"the fastest plan within the limit is 1.10 × (0.90 to 1.35) as fast as float32, {UNPROVEN}"
+    note = Note(Kind.UNPROVEN_GAIN, "the fastest plan within the limit is 1.10 × (0.90 to 1.35) as fast as float32")
     assert "1\u00a0% was shown to be faster" in answer.sentence(replace(stopped, notes=(note,)), "out/deploy")
 
 

@@ -39,7 +39,7 @@ def test_a_change_of_the_machines_speed_is_said_on_the_page_the_terminal_and_in_
 
 def test_no_ratio_is_said_of_a_plan_that_the_profile_does_not_predict(outcome: Outcome) -> None:
     elsewhere = replace(outcome, drift=0.8, plan=replace(outcome.plan, runtime="elsewhere"))
-    (line,) = (note for note in elsewhere.noted() if "profiling" in note)
+    (line,) = (note.text for note in elsewhere.noted() if "profiling" in note.text)
     assert line == "the machine was 20\u00a0% faster than during profiling, judged by the float model"
     assert terminal.outcome_object(Path("out"), elsewhere)["plan"]["ratio"] is None
 

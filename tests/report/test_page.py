@@ -15,6 +15,7 @@ from taglio.error.tally import PartLoss
 from taglio.flow.outcome import Outcome
 from taglio.model.graph import build
 from taglio.model.load import Model
+from taglio.notes import Kind, Note
 from taglio.report import by_input, page, terminal
 from taglio.report.material import Absent, Material, gather
 from taglio.report.parts import Chart
@@ -180,7 +181,7 @@ def test_every_section_renders_for_odd_outcomes(changes: dict[str, Any], materia
 def test_parts_and_doubts_of_the_outcome_are_shown(material: Material, outcome: Outcome) -> None:
     parts = (PartLoss("boxes", 0.004), PartLoss("scores <b>", 0.8, "is constant"))
     plan = replace(outcome.plan, parts=parts, error_upper=0.02, worst_input=0.03)
-    doubted = replace(outcome, plan=plan, doubt="busy", notes=("few & far",))
+    doubted = replace(outcome, plan=plan, doubt="busy", notes=(Note(Kind.FEW_INPUTS, "few & far"),))
     header = read(page.render(replace(material, outcome=doubted))).sections["header"]
     said = ("scores <b>", "is constant", "busy", "few & far", "upper end (95\u00a0%)", "2.00\u00a0%", "3.00\u00a0%")
     assert [words for words in said if words not in header] == []

@@ -1,48 +1,52 @@
-"""Which notes are remarks, in which order, and that every kind is one that a stage writes."""
+"""Which notes are remarks, and in which order."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import taglio
-from taglio.error.tasks.task import parse_task
+from taglio import artifact
 from taglio.flow.outcome import Outcome
-from taglio.report import remarks
+from taglio.flow.workspace import OUTCOME
+from taglio.notes import Kind, Note
+from taglio.report import remarks, terminal
 from taglio.search.curve import Level
-from taglio.search.front import Point
 from tests.report.conftest import Printed
-
-SOURCE = Path(taglio.__file__).parent
-
-
-def test_every_phrase_is_one_that_some_stage_writes() -> None:
-    """A note that is worded anew, and not here, would lose its place and its advice."""
-    sources = (path for path in SOURCE.rglob("*.py") if path.name != "remarks.py")
-    # A string may go on in the next line, and have values in it: the longest part between them is looked for.
-    texts = [" ".join(path.read_text(encoding="utf-8").replace('f"', "").replace('"', "").split()) for path in sources]
-    phrases = [*(kind.phrase for kind in remarks.KINDS), *remarks.FACTS]
-    assert [phrase for phrase in phrases if not any(phrase.strip() in text for text in texts)] == []
 
 
 def test_the_most_important_remarks_come_first_and_five_are_printed(outcome: Outcome, printed: Printed) -> None:
-    notes = (
-        "values fed: image 0 to 1",
-        "something that no kind knows",
-        "2 of 9 held-out inputs are also calibration inputs: errors on others may be larger",
-        "few inputs: 2 for the ranges and 3 for the error; give more data",
-        "schemes were not compared; a higher effort compares them",
-        "the float model's output has NaN, which must stay NaN: y for 1 of 2 inputs",
-        "the labels were not used: top-1 accuracy needs a class",
+    kinds = (
+        Kind.FACT,
+        Kind.DATA,
+        Kind.SHARED_INPUTS,
+        Kind.FEW_INPUTS,
+        Kind.NOT_COMPARED,
+        Kind.NAN_OUTPUT,
+        Kind.UNUSED_LABELS,
     )
+    notes = tuple(Note(kind, f"about {kind.value}") for kind in kinds)
     busy_outcome = replace(outcome, notes=notes, doubt="the machine was busy: run again when it is quiet")
     lines = remarks.ranked(busy_outcome)
-    starts = ["the float model's output", "few inputs", "2 of 9 held-out", "the machine was busy", "the labels were"]
-    assert [line for line, start in zip(lines, starts, strict=False) if not line.startswith(start)] == []
-    assert lines[0].endswith("; check the data and their preprocessing") and lines[-1] == notes[1]
-    assert remarks.facts(busy_outcome) == notes[:1]
+    assert lines == (
+        "about nan-output; check the data and their preprocessing",
+        "about few-inputs",
+        "about shared-inputs; give others, or calibrate on --calibration",
+        "the machine was busy: run again when it is quiet",
+        "about unused-labels; name the task with --metric",
+        "about not-compared",
+        "about data",
+    )
+    assert remarks.facts(busy_outcome) == ("about fact",)
     listed = [line for line in printed(busy_outcome) if line.startswith("- ")]
     assert len(listed) == remarks.MOST + 1 and listed[-1] == "- 2 more in out/report.html, or with --verbose"
+
+
+def test_json_has_the_kind_of_each_note(outcome: Outcome, tmp_path: Path) -> None:
+    noted = replace(outcome, notes=(Note(Kind.THREADS, "runs with 1 thread"),), drift=1.0)
+    printed = terminal.outcome_object(tmp_path, noted)
+    assert (printed["notes"], printed["note_kinds"]) == (["runs with 1 thread"], ["threads"])
+    artifact.save(tmp_path / "outcome.json", OUTCOME, "0", noted)
+    assert artifact.load(tmp_path / "outcome.json", OUTCOME, Outcome).notes == noted.notes
 
 
 FLOAT, FASTER, MOVED = (1.0, 0, ""), (0.5, 3, ""), (0.5, 0, "openvino")
@@ -90,20 +94,3 @@ def test_a_larger_limit_is_offered_with_the_option_that_asks_for_it(outcome: Out
         "take it with taglio build OUT --max-error 3%",
     )
     assert remarks.ranked(replace(outcome, curve=(Level(0.03, 1.0, 5),))) == ()
-
-
-def test_the_blank_of_a_reader_is_a_remark() -> None:
-    task = parse_task("ctc:blank=0")
-    assert task.parameters["blank"] == 0
-    assert not remarks.is_fact("class 9 is 95% of the characters read with ctc:blank=0: if it is the blank, give 9")
-
-
-def test_a_runtime_that_is_not_installed_is_offered_once(outcome: Outcome) -> None:
-    reason = "needs OpenVINO: pip install 'taglio[openvino]'"
-
-    def out(name: str, runtime: str, why: str) -> Point:
-        return Point(name, runtime, {}, None, None, None, judged=False, holds=False, reason=why)
-
-    places = [out(name, "openvino", reason) for name in ("float32", "plan 1")]
-    absent = replace(outcome, points=(*places, out("int8", "openvino", "slower")))
-    assert remarks.ranked(absent) == (f"openvino: {reason}",)

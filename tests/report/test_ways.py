@@ -100,5 +100,5 @@ def test_the_json_object_has_every_figure_with_its_ends(outcome: Outcome) -> Non
 def test_the_delivered_readme_speaks_of_the_capacity(material: Material, outcome: Outcome) -> None:
     setup, plan = material.setup, material.plan
     assert setup is not None and plan is not None
-    facts = _facts(Delivery(setup, material.profile, plan, replace(outcome, rate=made_up_limited_rate()), []))
+    facts = _facts(Delivery(setup, material.profile, plan, replace(outcome, rate=made_up_limited_rate())))
     assert facts.speedup == f"{CAPACITY}, over 8 openings of both: 163 items/s with 2 runs at once, 1 thread each"

@@ -27,7 +27,7 @@ def test_a_large_row_takes_the_precision_of_the_others(tmp_path: Path) -> None:
     found = errors("N", 100.0, tmp_path)
     assert found is not None and found.rows == 8
     assert found.coupled and found.joined > 5.0 * found.alone > 0.0
-    assert "one scale for all rows of a batch" in str(found)
+    assert "one scale for all rows of a batch" in found.note().text
 
 
 def test_rows_of_like_size_may_share_a_scale(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
 from taglio.flow.opening import Model
 from taglio.flow.outcome import Outcome
+from taglio.notes import Kind
 from taglio.search.limits import limits_for, user_limits
-from taglio.search.unseen import Unseen, accepted, rejection, share_worse, unseen_line
+from taglio.search.unseen import Unseen, accepted, rejection, share_worse, unseen_note
 from tests.models import Sketch
 
 LIMIT = 0.05
@@ -32,24 +33,26 @@ def test_both_parts_keep_the_limit_and_the_upper_end_is_near_it() -> None:
 def test_the_share_of_new_inputs_that_may_be_worse() -> None:
     assert share_worse(16) == pytest.approx(0.134, abs=5e-4)
     assert (1.0 - share_worse(16)) ** 16 == pytest.approx(0.1)
-    line = unseen_line(Unseen(16, 0.009, 0.013, share_worse(16), 1), RELATIVE)
-    assert line == (
+    note = unseen_note(Unseen(16, 0.009, 0.013, share_worse(16), 1), RELATIVE)
+    assert str(note) == (
         "if new inputs are like these: worst of 16 unseen inputs 1.30%; with 90 % confidence at most 13% of new ones "
         "are worse"
     )
-    assert unseen_line(Unseen(16, 0.009, 0.013, None, 2), RELATIVE) == ""
+    assert unseen_note(Unseen(16, 0.009, 0.013, None, 2), RELATIVE) is None
 
 
 def test_a_rejected_plan_says_its_speed_and_why() -> None:
     on_unseen = rejection(1.62, 0.0095, 0.013, 0.012)
-    assert on_unseen.line(RELATIVE, 0.01) == (
+    assert on_unseen.note(RELATIVE, 0.01).text == (
         "a faster plan (about 1.62 ×, not confirmed) was rejected on unseen inputs: error 1.30% (1.00% allowed)"
     )
-    assert "error 1.004% (1.000% allowed)" in rejection(1.62, 0.0095, 0.01004, 0.012).line(RELATIVE, 0.01)
+    assert "error 1.004% (1.000% allowed)" in rejection(1.62, 0.0095, 0.01004, 0.012).note(RELATIVE, 0.01).text
     assert on_unseen.needed == 0.013 and on_unseen.room < 0.8
     assert rejection(1.62, 0.008, 0.012, 0.0085, room=0.8).room == pytest.approx(0.64)
     at_end = rejection(1.5, 0.0099, None, 0.0121)
-    assert "on other inputs its error may reach 1.21% (1.00% allowed; one-sided 80 %)" in at_end.line(RELATIVE, 0.01)
+    assert (
+        "on other inputs its error may reach 1.21% (1.00% allowed; one-sided 80 %)" in at_end.note(RELATIVE, 0.01).text
+    )
     assert at_end.needed == pytest.approx(0.011)
     assert at_end.room == pytest.approx(0.97 * 1.1 * 99 / 121)
 
@@ -111,7 +114,7 @@ def test_a_plan_that_keeps_the_limit_on_unseen_inputs_is_delivered_with_its_figu
     assert len(like.input_errors) == 30
     assert like.unseen.worst == max(like.input_errors[-10:]) <= max(like.input_errors) == like.plan.worst_input
     assert like.plan.error_upper is not None and like.plan.error < like.plan.error_upper < 1.1 * LIMIT
-    assert any("worst of 10 unseen inputs" in note for note in like.notes)
+    assert any("worst of 10 unseen inputs" in note.text for note in like.notes)
 
 
 @pytest.mark.whole
@@ -121,14 +124,12 @@ def test_a_plan_that_breaks_the_limit_on_unseen_inputs_alone_is_rejected() -> No
     table = optimized(gain=6.0)
     assert table.unseen is not None
     assert table.plan.error <= LIMIT
-    rejected = [note for note in table.notes if "was rejected on unseen inputs: error" in note]
-    assert rejected and "not confirmed" in rejected[0]
+    rejected = [str(note) for note in table.notes if note.kind is Kind.REJECTED_PLAN]
+    assert "was rejected on unseen inputs: error" in rejected[0] and "not confirmed" in rejected[0]
     assert 1 <= table.unseen.candidates <= 3
     # Every candidate was rejected and said, but for the plan if it is one.
-    assert table.unseen.candidates - bool(table.plan.int8_blocks) == len(
-        [n for n in table.notes if "was rejected" in n]
-    )
-    assert not any("with 90 % confidence" in note for note in table.notes)
+    assert table.unseen.candidates - bool(table.plan.int8_blocks) == len(rejected)
+    assert not any("with 90 % confidence" in note.text for note in table.notes)
 
 
 @pytest.mark.whole
@@ -136,7 +137,7 @@ def test_a_plan_that_breaks_the_limit_on_unseen_inputs_alone_is_rejected() -> No
 def test_with_few_inputs_it_says_that_the_error_was_selected() -> None:
     table = optimized(count=12)
     assert table.unseen is None and table.plan.int8_blocks
-    assert any("was selected on the same 12 held-out inputs" in note for note in table.notes)
+    assert any("was selected on the same 12 held-out inputs" in note.text for note in table.notes)
 
 
 @pytest.mark.whole

@@ -53,7 +53,7 @@ def _front(options: argparse.Namespace) -> Shown:
             raise BadOption(f"{action.option_strings[0]} is for one plan: leave it or --axes out")
     keywords = arguments(options, (*_NOT_PASSED, *_OF_ONE_PLAN))
     other_models = [_other(text, options) for text in options.with_model]
-    _, front = placing.pareto(options.folder, options.cluster, others=other_models, **keywords)
+    front = placing.pareto(options.folder, options.cluster, others=other_models, **keywords)
     remark = offer(lambda: page.write(options.folder))
     return Shown(front, lambda: show(placement.points(front)), remark)
 

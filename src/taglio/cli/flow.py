@@ -74,7 +74,7 @@ def error(options: argparse.Namespace) -> Shown:
         show(blocks.ranked(material.gather(options.folder)))
         terminal.error(error_model)
 
-    return Shown(error_model, tables)
+    return Shown(terminal.error_object(error_model), tables)
 
 
 def plan(options: argparse.Namespace) -> Shown:

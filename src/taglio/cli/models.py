@@ -45,8 +45,8 @@ def inspect(options: argparse.Namespace) -> Shown:
             say(assumed)
         if memory_bytes is not None:
             say(f"memory: optimize needs an estimated {size_text(memory_bytes)} or more")
-        for remark in model.remarks:
-            say(remark)
+        for note in model.notes:
+            say(note.text)
         inspected.advice(next_step)
         if options.blocks is not None:
             inspected.blocks(graph, block_names)

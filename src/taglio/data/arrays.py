@@ -21,6 +21,7 @@ from taglio.data.items import SampleRequest
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
 from taglio.errors import BadData, one_line, plural
 from taglio.memory import free_bytes
+from taglio.notes import Kind, Note
 
 # Keys of a file that an error lists.
 _KEYS = 6
@@ -135,25 +136,26 @@ def reading(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The array of every input, the labels, and remarks for the user on how they were matched."""
+    """The array of every input, the labels, and notes on how they were matched."""
 
     arrays: Mapping[str, Column]
     labels: Column | None
-    remarks: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def by_input(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSpec]) -> Named:
     """Match arrays to inputs by key; a single array matches a single input whatever its key.
 
-    Unused keys are left out with a remark: tokenizers make more than a model reads. Raises BadData for a missing input.
+    Unused keys are left out with a note: tokenizers make more than a model reads. Raises BadData for a missing input.
     """
     wanted = [spec.name for spec in inputs]
     label_keys = [key for key in columns if key in LABEL_KEYS and key not in wanted]
     keys = [key for key in columns if key not in label_keys]
-    remarks = []
+    notes = []
     if len(wanted) == len(keys) == 1 and keys != wanted:
         if keys != [""]:
-            remarks.append(f"{where}: array {keys[0]!r} is used for the model's only input, {wanted[0]!r}")
+            used = f"{where}: array {keys[0]!r} is used for the model's only input, {wanted[0]!r}"
+            notes.append(Note(Kind.FACT, used))
         columns = {**columns, wanted[0]: columns[keys[0]]}
         keys = wanted
     if "" in keys:
@@ -169,9 +171,10 @@ def by_input(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSp
         )
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
     if unknown:
-        remarks.append(f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs")
+        left_out = f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs"
+        notes.append(Note(Kind.FACT, left_out))
     labels = columns[label_keys[0]] if label_keys else None
-    return Named({name: columns[name] for name in wanted}, labels, tuple(remarks))
+    return Named({name: columns[name] for name in wanted}, labels, tuple(notes))
 
 
 def from_columns(request: SampleRequest, columns: Mapping[str, Column]) -> Dataset:
@@ -197,7 +200,7 @@ def from_columns(request: SampleRequest, columns: Mapping[str, Column]) -> Datas
     for name, *arrays in zip(names, *streams, strict=True):
         where = f"{source}: sample {name}"
         samples.append({spec.name: cast(where, spec, array) for spec, array in zip(inputs, arrays, strict=True)})
-    dataset = assemble(source, samples, names, labels, rows - batch * len(keep), named.remarks)
+    dataset = assemble(source, samples, names, labels, rows - batch * len(keep), named.notes)
     return replace(dataset, batch=batch)
 
 

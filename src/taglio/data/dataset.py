@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from taglio.data.spec import Array, Shape
 from taglio.errors import BadData, BadOption, plural
 from taglio.memory import Shelf
+from taglio.notes import Note
 
 DEFAULT_LIMIT = 512
 MAX_CALIBRATION = 128
@@ -79,7 +80,7 @@ class Dataset:
     labels: Array | None  # [samples, ...]; [samples, B, ...] if the model's batch B > 1 groups rows
     sha256: str  # covers input names, dtypes, shapes, values and labels; not file names
     dropped: int = 0  # images or rows not loaded: beyond the limit, or not enough for a batch
-    remarks: tuple[str, ...] = ()  # what the user should know about how the data were read
+    notes: tuple[Note, ...] = ()  # what the user should know about how the data were read
     batch: int = 1  # images or rows that make one sample: the batch that the model fixes
 
 
@@ -137,7 +138,7 @@ def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
     """The samples of `dataset` at `rows`."""
     labels = None if dataset.labels is None else dataset.labels[np.asarray(rows, np.intp)]
     samples, names = chosen(dataset.samples, map(int, rows)), [dataset.names[i] for i in rows]
-    return assemble(dataset.source, samples, names, labels, dataset.dropped, dataset.remarks)
+    return assemble(dataset.source, samples, names, labels, dataset.dropped, dataset.notes)
 
 
 def joined(first: Dataset, second: Dataset) -> Dataset:
@@ -243,7 +244,7 @@ def assemble(
     names: Sequence[str],
     labels: Array | None,
     dropped: int = 0,
-    remarks: Sequence[str] = (),
+    notes: Sequence[Note] = (),
 ) -> Dataset:
     """A dataset of these samples, with the hash of its content."""
     digest = hashlib.sha256()
@@ -260,7 +261,7 @@ def assemble(
         digest.update(f"{name!r} {stored.dtype.str} {array.shape}\n".encode())
         digest.update(stored.tobytes())
     own_samples = samples if isinstance(samples, Samples) else tuple(samples)
-    return Dataset(source, own_samples, tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
+    return Dataset(source, own_samples, tuple(names), labels, digest.hexdigest(), dropped, tuple(notes))
 
 
 def evenly(count: int, limit: int) -> list[int]:

@@ -1,6 +1,7 @@
 """A path → samples: decide whether it holds images, sounds, arrays, texts or a saved dataset, and call its reader."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,13 @@ from taglio.data.sounds import SOUND_SUFFIXES
 from taglio.data.spec import InputSpec, batch_symbol
 from taglio.data.texts import TEXT_SUFFIXES, from_texts, read_texts
 from taglio.errors import BadData, plural
+from taglio.notes import Kind, Note
 
 _ARRAYS = (".npz", ".npy")
 _KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
 _GIVE = "give a directory of images, wav files or .npz, an .npy or .npz, texts (.txt, .csv), or a saved dataset"
 _CLASSES_SHOWN = 4
-# Pictures that are left out, with a remark, if they lie among images.
+# Pictures that are left out, with a note, if they lie among images.
 _UNREAD = (".tif", ".tiff", ".gif", ".heic", ".avif", ".jp2")
 
 
@@ -56,8 +58,8 @@ def load(
         kind, files = _files(path)
         if kind == "arrays":
             return _one_sample_each(request, files)
-        remarks = _left_out(path) if kind == "images" else ()
-        items = SourceItems([file.name for file in files], files, None, remarks) if files else _in_classes(path, near)
+        notes = _left_out(path) if kind == "images" else ()
+        items = SourceItems([file.name for file in files], files, None, notes) if files else _in_classes(path, near)
         if items is None:
             other_files = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
             kinds = ", ".join(sorted({file.suffix or file.name for file in other_files})[:5])
@@ -87,11 +89,12 @@ def _files(path: Path) -> tuple[str, list[Path]]:
     return next(iter(nonempty.items()), ("", []))
 
 
-def _left_out(path: Path) -> tuple[str, ...]:
-    """A remark on the pictures of a folder that taglio does not read."""
+def _left_out(path: Path) -> tuple[Note, ...]:
+    """A note on the pictures of a folder that taglio does not read."""
     suffixes = [suffix for file in path.iterdir() if (suffix := file.suffix.lower()) in _UNREAD]
     kinds = ", ".join(sorted(set(suffixes)))
-    return (f"left out {plural(len(suffixes), 'picture')} ({kinds}): save them as .png",) if suffixes else ()
+    text = f"left out {plural(len(suffixes), 'picture')} ({kinds}): save them as .png"
+    return (Note(Kind.DATA, text),) if suffixes else ()
 
 
 def _in_classes(path: Path, near: Beside) -> SourceItems | None:
@@ -109,9 +112,9 @@ def _in_classes(path: Path, near: Beside) -> SourceItems | None:
     values = [file for _, files in contents for file in files]
     shown = ", ".join(f"{name} {number}" for name, number in [*zip(classes, numbers, strict=True)][:_CLASSES_SHOWN])
     more = ", ..." if len(classes) > _CLASSES_SHOWN else ""
-    remark = f"labels are the names of {len(classes)} subdirectories, numbered by {source}: {shown}{more}"
+    text = f"labels are the names of {len(classes)} subdirectories, numbered by {source}: {shown}{more}"
     names = [f"{file.parent.name}/{file.name}" for file in values]
-    return SourceItems(names, values, np.array(labels), (remark,))
+    return SourceItems(names, values, np.array(labels), (Note(Kind.FACT, text),))
 
 
 def _one_sample_each(request: SampleRequest, files: Sequence[Path]) -> Dataset:
@@ -120,7 +123,7 @@ def _one_sample_each(request: SampleRequest, files: Sequence[Path]) -> Dataset:
     path, inputs = request.source, request.inputs
     symbol, keep = batch_symbol(inputs), evenly(len(files), request.limit)
     samples, labels = request.samples(), []
-    remarks: dict[str, None] = {}
+    notes: dict[Note, None] = {}
     for index in keep:
         where = str(files[index])
         with reading(files[index]):
@@ -128,6 +131,6 @@ def _one_sample_each(request: SampleRequest, files: Sequence[Path]) -> Dataset:
             arrays = {name: column.whole() for name, column in named.arrays.items()}
             labels += [] if named.labels is None else [named.labels.whole()]
         samples.append({spec.name: one_sample(where, spec, arrays[spec.name], symbol) for spec in inputs})
-        remarks |= dict.fromkeys(remark.replace(where, path) for remark in named.remarks)
+        notes |= dict.fromkeys(replace(note, text=note.text.replace(where, path)) for note in named.notes)
     names, stacked = [files[index].name for index in keep], one_each(path, labels, len(samples))
-    return assemble(path, samples, names, stacked, len(files) - len(keep), [*remarks])
+    return assemble(path, samples, names, stacked, len(files) - len(keep), [*notes])

@@ -9,6 +9,7 @@ from taglio.data.preprocess import Preprocess
 from taglio.data.processor import Beside
 from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, plural
+from taglio.notes import Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class SourceItems:
     names: Sequence[str]
     values: Sequence[Any]
     labels: Array | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     take: Callable[[Any], Any] = lambda value: value
 
 
@@ -70,5 +71,5 @@ def from_items(
         names.append(span(members[0], members[-1]))
         samples.append(make(members, [items.take(items.values[row]) for row in rows]))
     labels = None if items.labels is None else grouped(request.source, items.labels, total, batch, keep)
-    dataset = assemble(request.source, samples, names, labels, total - batch * len(keep), items.remarks)
+    dataset = assemble(request.source, samples, names, labels, total - batch * len(keep), items.notes)
     return replace(dataset, batch=batch)

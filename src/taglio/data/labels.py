@@ -13,6 +13,7 @@ from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, e
 from taglio.data.spec import Array
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
 from taglio.errors import BadData, one_line, plural
+from taglio.notes import Kind, Note
 
 # Column names in tables of labels: for classes (besides LABEL_KEYS) and for file names.
 _CLASSES = ("class", "class_id", "target")
@@ -48,8 +49,7 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
         rows = [index * batch for index in evenly(len(file_labels) // batch, count)]
         sample_labels = [file_labels[row] if batch == 1 else np.stack(file_labels[row : row + batch]) for row in rows]
     labels = checked_labels(str(path), one_array(sample_labels), len(sample_labels))
-    remarks = dataset.remarks
-    labelled = assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, remarks)
+    labelled = assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, dataset.notes)
     return replace(labelled, batch=dataset.batch)
 
 
@@ -62,11 +62,10 @@ def beside(dataset: Dataset, path: Path) -> Dataset:
     try:
         labelled = with_labels(dataset, lines)
     except BadData as error:
-        return replace(dataset, remarks=(*dataset.remarks, f"not used as labels: {error}"))
-    remark = (
-        f"labels are the {plural(len(dataset.samples) + dataset.dropped, 'line')} of {lines.name}, next to the data"
-    )
-    return replace(labelled, remarks=(*dataset.remarks, remark))
+        return replace(dataset, notes=(*dataset.notes, Note(Kind.UNUSED_LABEL_FILE, f"not used as labels: {error}")))
+    count = plural(len(dataset.samples) + dataset.dropped, "line")
+    note = Note(Kind.FACT, f"labels are the {count} of {lines.name}, next to the data")
+    return replace(labelled, notes=(*dataset.notes, note))
 
 
 def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:

@@ -18,6 +18,7 @@ from taglio.data.spec import Array
 from taglio.data.texts import TEXT_KEYS, from_texts
 from taglio.data.values import from_values
 from taglio.errors import BadData, one_line
+from taglio.notes import Kind, Note
 from taglio.optional import optional
 
 _ONE, _SPLITS = "state.json", "dataset_dict.json"
@@ -56,13 +57,14 @@ def from_saved(path: Path, request: SampleRequest) -> Dataset:
         )
     name = columns_of_kind[0]
     left_out = [key for key in features if key not in (name, label)]
-    remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's inputs",) if left_out else ()
+    left_text = f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's inputs"
+    notes = (Note(Kind.FACT, left_text),) if left_out else ()
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
     labels = None if label is None else _labels(dataset[label], features[label], request.near)
     names = [str(index) for index in range(len(dataset))]
     take: Callable[[Any], Any] = (lambda value: value or "") if kind == "string" else _content
-    items = SourceItems(names, dataset.select_columns([name]), labels, remarks, lambda row: take(row[name]))
+    items = SourceItems(names, dataset.select_columns([name]), labels, notes, lambda row: take(row[name]))
     return from_texts(request, items) if kind == "string" else from_media(request, items, sounds=kind == "Audio")
 
 
@@ -70,10 +72,10 @@ def from_media(request: SampleRequest, items: SourceItems, *, sounds: bool) -> D
     """Samples from images or sounds, preprocessed by the settings of the request, or the file next to the model, or
     else the defaults."""
     if request.preprocess is None:
-        preprocess, remark = preprocess_of(request.near, sounds=sounds)
+        preprocess, text = preprocess_of(request.near, sounds=sounds)
         if preprocess is not None:
             request = replace(request, preprocess=preprocess if sounds else in_layout(preprocess, request.inputs))
-            items = replace(items, remarks=(*items.remarks, remark))
+            items = replace(items, notes=(*items.notes, Note(Kind.DATA, text)))
     return (from_sounds if sounds else from_images)(request, items)
 
 

@@ -13,6 +13,7 @@ from taglio.data.items import SampleRequest, SourceItems, from_items
 from taglio.data.preprocess import as_text
 from taglio.data.spec import Array
 from taglio.errors import BadData, BadOption, one_line, plural
+from taglio.notes import Kind, Note
 
 SOUND_SUFFIXES = (".wav",)
 # About 1.5 hours at 48 kHz; a header of 44 bytes can claim four billion frames.
@@ -62,12 +63,10 @@ def from_sounds(request: SampleRequest, items: SourceItems) -> Dataset:
 
     dataset = from_items(request, items, "sound", make)
     checked = how is not None and how.rate
-    remarks = [] if checked else [f"sounds have {rate} samples per second; no rate to check against"]
+    texts = [] if checked else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):
-        remarks.append(
-            f"{plural(changed[0], 'sound')} padded with zeros and {changed[1]} cut to the length of the input"
-        )
-    return replace(dataset, remarks=(*dataset.remarks, *remarks))
+        texts.append(f"{plural(changed[0], 'sound')} padded with zeros and {changed[1]} cut to the length of the input")
+    return replace(dataset, notes=(*dataset.notes, *(Note(Kind.DATA, text) for text in texts)))
 
 
 def read_wav(name: str, content: Path | bytes) -> tuple[Array, int]:

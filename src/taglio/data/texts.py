@@ -13,6 +13,7 @@ from taglio.data.items import SampleRequest, SourceItems, from_items
 from taglio.data.spec import Array, InputSpec
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
 from taglio.errors import BadData, one_line
+from taglio.notes import Kind, Note
 from taglio.optional import optional
 
 TEXT_SUFFIXES = (".txt", *TABLE_SUFFIXES)
@@ -43,10 +44,11 @@ def _from_table(path: Path) -> SourceItems:
         has = f"{len(columns)} columns without known names" if unnamed else f"the columns {', '.join(columns)}"
         raise BadData(f"{path} has {has}: name the column of texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
     left_out = [key for key in other_columns if key != text]
-    remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, neither text nor label",) if left_out else ()
+    left_text = f"{path}: left out {', '.join(map(repr, left_out))}, neither text nor label"
+    notes = (Note(Kind.DATA, left_text),) if left_out else ()
     names = [str(index) for index in range(len(columns[text]))]
     label_array = None if labels is None else np.array(as_labels(columns[labels]))
-    return SourceItems(names, columns[text], label_array, remarks)
+    return SourceItems(names, columns[text], label_array, notes)
 
 
 def from_texts(request: SampleRequest, items: SourceItems) -> Dataset:
@@ -87,11 +89,11 @@ def from_texts(request: SampleRequest, items: SourceItems) -> Dataset:
         return {spec.name: _array(spec, encodings) for spec in inputs}
 
     dataset = from_items(request, items, "text", make)
-    remark = f"texts were tokenized by {TOKENIZER} next to the model"
+    how = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
         count = len(dataset.samples) * inputs[0].sizes()[0]
-        remark += f"; {cut} of {count} were cut to {tokenizer.truncation['max_length']} tokens"
-    return replace(dataset, remarks=(*dataset.remarks, remark))
+        how += f"; {cut} of {count} were cut to {tokenizer.truncation['max_length']} tokens"
+    return replace(dataset, notes=(*dataset.notes, Note(Kind.DATA, how)))
 
 
 @contextmanager

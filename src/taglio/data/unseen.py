@@ -33,5 +33,5 @@ def with_unseen(
     other_rows = sorted(set(range(len(held_out))) - set(rows))
     if not rows or min(len(rows), len(other_rows)) < fewest_samples:
         return data
-    unseen = replace(part(data.held_out, rows), remarks=())
+    unseen = replace(part(data.held_out, rows), notes=())
     return replace(data, held_out=part(data.held_out, other_rows), unseen=unseen)

@@ -4,6 +4,7 @@ None of those libraries is imported: anything with `detach` counts as a tensor.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -14,6 +15,7 @@ from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, ev
 from taglio.data.items import SampleRequest
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol
 from taglio.errors import BadData, plural
+from taglio.notes import Kind, Note
 
 
 def from_values(
@@ -92,7 +94,7 @@ def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array
     samples = request.samples()
     names: list[str] = []
     labels: list[Array] = []
-    remarks: dict[str, None] = {}
+    notes: dict[Note, None] = {}
     indexed_items, total = _chosen(values, limit)
     if all_labels is not None and (all_labels.ndim == 0 or (total and len(all_labels) != total)):
         raise BadData(
@@ -101,7 +103,7 @@ def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array
     for index, item in indexed_items:
         where = f"{source}[{index}]"
         named = _named(where, item, inputs)
-        remarks |= dict.fromkeys(remark.replace(where, source) for remark in named.remarks)
+        notes |= dict.fromkeys(replace(note, text=note.text.replace(where, source)) for note in named.notes)
         arrays = {name: column.whole() for name, column in named.arrays.items()}
         label = None if named.labels is None else named.labels.whole()
         if all_labels is not None:
@@ -119,7 +121,7 @@ def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array
     if not samples:
         raise BadData(f"{source} has no samples: a generator gives its values only once, so make a new one per use")
     stacked = one_each(source, labels, len(samples))
-    return assemble(source, samples, names, stacked, max(0, total - len(samples)), [*remarks])
+    return assemble(source, samples, names, stacked, max(0, total - len(samples)), [*notes])
 
 
 def _chosen(values: Iterable[Any], limit: int) -> tuple[Iterator[tuple[int, Any]], int]:
@@ -142,7 +144,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         columns = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in values_by_key.items()}
         named = by_input(where, columns, inputs)
         more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's inputs"
-        return Named(named.arrays, named.labels, (*named.remarks, more) if left_out else named.remarks)
+        return Named(named.arrays, named.labels, (*named.notes, Note(Kind.FACT, more)) if left_out else named.notes)
     is_sequence_of_arrays = isinstance(item, (tuple, list)) and any(
         isinstance(element, np.ndarray) or hasattr(element, "detach") for element in item
     )

@@ -12,6 +12,7 @@ Two things change answers between processors, and no runtime reports either:
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from taglio.notes import Kind, Note
 from taglio.quantize.precision import BFLOAT16, Precision
 from taglio.runtimes.processor import computes_bfloat16, sums_saturate
 
@@ -35,28 +36,30 @@ def needs_of(forms: Iterable[Precision]) -> ProcessorNeeds:
     return ProcessorNeeds(tuple(wide), BFLOAT16 in forms)
 
 
-def unsafe_processors(needs: ProcessorNeeds, measured_on: Collection[str]) -> tuple[str, ...]:
+def unsafe_processors(needs: ProcessorNeeds, measured_on: Collection[str]) -> tuple[Note, ...]:
     """The processors on which answers or speed differ from those measured on a processor with the instruction sets
-    `measured_on`, one line each."""
-    lines = []
+    `measured_on`, a note each."""
+    notes = []
     if needs.wide_sums:
         sums = f"8-bit weights ({', '.join(needs.wide_sums)})"
         if sums_saturate(measured_on):
-            lines.append(
+            text = (
                 f"{sums} were measured on a processor without VNNI, where sums saturate: with VNNI and on Arm they are "
                 "exact, and answers differ; forms that answer alike everywhere: --portable (in Python: portable=True)"
             )
         else:
-            lines.append(
+            text = (
                 f"not safe on x86 processors without VNNI: sums of {sums} saturate there, and the error was not "
                 "measured; forms that answer alike everywhere: --portable (in Python: portable=True)"
             )
+        notes.append(Note(Kind.UNSAFE_PROCESSOR, text))
     if needs.bfloat16:
-        lines.append(
+        text = (
             "not as fast on processors without bfloat16: OpenVINO computes in float32 there without a warning; forms "
             "that need none: --portable (in Python: portable=True)"
         )
-    return tuple(lines)
+        notes.append(Note(Kind.SLOW_PROCESSOR, text))
+    return tuple(notes)
 
 
 def lacks(needs: ProcessorNeeds, measured_on: Collection[str], here: Collection[str]) -> tuple[str, ...]:

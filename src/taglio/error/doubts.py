@@ -1,7 +1,7 @@
 """Doubts about measured errors: too few, repeated or constant inputs, sizes not in the data, inputs unlike the
 calibration, constant outputs, sums that saturate on this processor.
 
-Each is one line for the user; nothing is refused or run here.
+Each is a note; nothing is refused or run here.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from taglio.error.compared import as_array
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import plural
+from taglio.notes import Kind, Note
 from taglio.quantize.scheme import Scheme
 
 # Distinct inputs below which ranges and errors may not hold for other inputs.
@@ -39,27 +40,30 @@ def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
     return tuple(sample_digests)
 
 
-def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[str]:
-    """Lines about too few, repeated or shared inputs, by their digests. A digest is that of `batch` inputs."""
-    lines = []
+def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[Note]:
+    """Notes on too few, repeated or shared inputs, by their digests. A digest is that of `batch` inputs."""
+    notes = []
     for role, inputs in (("calibration", calibration), ("held-out", held_out)):
         if repeated := len(inputs) - len(set(inputs)):
-            lines.append(f"{repeated} of {len(inputs)} {role} inputs repeat others ({len(set(inputs))} distinct)")
+            text = f"{repeated} of {len(inputs)} {role} inputs repeat others ({len(set(inputs))} distinct)"
+            notes.append(Note(Kind.REPEATED_INPUTS, text))
     if shared := sum(digest in set(calibration) for digest in held_out):
-        lines.append(
+        text = (
             f"{shared} of {len(held_out)} held-out inputs are also calibration inputs: errors on others may be larger"
         )
+        notes.append(Note(Kind.SHARED_INPUTS, text))
     ranges, errors = batch * len(set(calibration)), batch * len(set(held_out))
     if min(ranges, errors) < _FEW:
-        lines.append(
+        text = (
             f"few inputs: {ranges} for the ranges and {errors} for the error (at least {_FEW} of each are needed for "
             "reliable figures); give more data"
         )
-    return lines
+        notes.append(Note(Kind.FEW_INPUTS, text))
+    return notes
 
 
-def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
-    """Lines about inputs that are constant in at least half of the samples, one for all inputs with the same finding.
+def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[Note]:
+    """Notes on inputs that are constant in at least half of the samples, one for all inputs with the same finding.
     Integer inputs, such as masks beside token ids, are often constant, so they count only if no input is float and all
     inputs are constant."""
     constants: dict[str, list[object]] = {}
@@ -76,20 +80,20 @@ def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
         if name in floats or (not floats and len(still) == len(constants)):
             only = f" ({values[0]})" if len({str(value) for value in values}) == 1 else ""
             names_by_finding.setdefault(f"constant{only} in {len(values)} of {count} samples", []).append(name)
-    lines = []
+    notes = []
     for finding, names in names_by_finding.items():
         more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
         subject = f"inputs {', '.join(names[:_NAMED])}{more} are" if len(names) > 1 else f"input {names[0]} is"
-        lines.append(f"{subject} {finding}: check the data and their preprocessing")
-    return lines
+        notes.append(Note(Kind.CONSTANT_INPUT, f"{subject} {finding}: check the data and their preprocessing"))
+    return notes
 
 
 def values_fed(
     inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, np.ndarray]], scaling: Mapping[str, str]
-) -> str:
-    """A line with the range of every float input over `samples`, or "" if there is none.
+) -> Note | None:
+    """The range of every float input over `samples`; None if there is no such input.
 
-    `scaling` has by input what the model's first operator does to pixels from 0 to 255, or "". The line ends with a
+    `scaling` has by input what the model's first operator does to pixels from 0 to 255, or "". The note ends with a
     suggestion where fractions are fed to such a model, or pixels to an image input of another.
     """
     floats = [spec for spec in inputs if spec.dtype.startswith("float")]
@@ -101,7 +105,7 @@ def values_fed(
                 ends[name] = (min(low, float(finite.min())), max(high, float(finite.max())))
     ends = {name: pair for name, pair in ends.items() if pair[0] <= pair[1]}
     if not ends:
-        return ""
+        return None
     advice = ""
     for spec in floats:
         low, high = ends.get(spec.name, (0.0, 0.0))
@@ -113,11 +117,11 @@ def values_fed(
             advice = f"; these are pixels, and the model does not scale {spec.name} first: scale them as in training"
     named = ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in [*ends.items()][:_NAMED])
     more = f" and {len(ends) - _NAMED} others" if len(ends) > _NAMED else ""
-    return f"values fed: {named}{more}{advice}"
+    return Note(Kind.SCALED_INPUT if advice else Kind.FACT, f"values fed: {named}{more}{advice}")
 
 
-def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, np.ndarray]]) -> str:
-    """A line on the sizes that dynamic dimensions have in the data, but for the batch, or "" if there is none: a
+def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, np.ndarray]]) -> Note | None:
+    """The sizes that dynamic dimensions have in the data, but for the batch; None if there is no such dimension: a
     sentence encoder planned for 2 % at 32 tokens had 3.2 % at one."""
     batch, sizes = batch_symbol(inputs), dict[str, set[int]]()
     for sample in samples:
@@ -128,74 +132,76 @@ def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, n
                 if not isinstance(dim, int) and (dim != batch if named else index > 0):
                     sizes.setdefault(str(dim) if named else f"{spec.name}[{index}]", set()).add(size)
     if not sizes:
-        return ""
+        return None
     spans = [f"{dim} {min(seen)}" + (f" to {max(seen)}" if len(seen) > 1 else "") for dim, seen in sizes.items()]
-    return (
-        f"errors were measured at {', '.join(spans)} only; at other sizes of these dynamic dimensions they may be "
-        "larger"
-    )
+    measured = f"errors were measured at {', '.join(spans)} only"
+    return Note(Kind.MEASURED_SIZES, f"{measured}; at other sizes of these dynamic dimensions they may be larger")
 
 
-def not_float(everything: Tally) -> str:
-    """A line if outputs are not float, or ""; `everything` is the tally with all blocks in int8."""
+def not_float(everything: Tally) -> Note | None:
+    """A note if outputs are not float; `everything` is the tally with all blocks in int8."""
     unchanged = everything.unchanged()
     if not unchanged:
-        return ""
+        return None
     shares = ", ".join(f"{name} {share:.2%}" for name, share in unchanged.items())
+    unchanged_shares = f"unchanged with all blocks in int8: {shares}"
     if everything.counted.all():
-        return (
-            "no output is float: the error is the share of values that change; unchanged with all blocks in int8: "
-            f"{shares}"
-        )
-    return f"outputs that are not float are left out of the error; unchanged with all blocks in int8: {shares}"
+        text = f"no output is float: the error is the share of values that change; {unchanged_shares}"
+        return Note(Kind.NO_FLOAT_OUTPUT, text)
+    return Note(Kind.FACT, f"outputs that are not float are left out of the error; {unchanged_shares}")
 
 
-def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
-    """A line if outputs of the float model have NaN, or "". Infinite values count as masks."""
+def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> Note | None:
+    """A note if outputs of the float model have NaN. Infinite values count as masks."""
     missing = []
     for index, name in enumerate(names):
         values = (as_array(outputs[index]) for outputs in references)
         count = sum(bool(np.isnan(value).any()) for value in values if value.dtype.kind == "f")
         if count:
             missing.append(f"{name} for {count} of {plural(len(references), 'input')}")
-    return f"the float model's output has NaN, which must stay NaN: {', '.join(missing)}" if missing else ""
+    if not missing:
+        return None
+    return Note(Kind.NAN_OUTPUT, f"the float model's output has NaN, which must stay NaN: {', '.join(missing)}")
 
 
-def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> str:
-    """A line if int8 changed no output on any of `inputs` distinct held-out inputs, or "".
+def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> Note | None:
+    """A note if int8 changed no output on any of `inputs` distinct held-out inputs.
 
     If none of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
     """
     if not metric.smooth or error > 0.0 or not int8_blocks:
-        return ""
-    return (
+        return None
+    return Note(
+        Kind.UNCHANGED_OUTPUTS,
         f"no output changes on any of {inputs} held-out inputs: up to {1.0 - 0.05 ** (1.0 / inputs):.0%} of other "
-        "inputs may change (95 % confidence); give more data"
+        "inputs may change (95 % confidence); give more data",
     )
 
 
-def exchanged_rows(metric: Metric, ranked: Sequence[str]) -> str:
-    """A line if the rows of outputs are `ranked` by scores and the metric compares them place by place, or ""."""
+def exchanged_rows(metric: Metric, ranked: Sequence[str]) -> Note | None:
+    """A note if the rows of outputs are `ranked` by scores and the metric compares them place by place."""
     if not metric.smooth or not ranked:
-        return ""
-    return (
+        return None
+    return Note(
+        Kind.RANKED_ROWS,
         f"rows of {', '.join(ranked)} are in the order of scores (TopK or NonMaxSuppression): two that change places "
-        f"count as wrong in {metric.name}; limit a task, such as detection, instead"
+        f"count as wrong in {metric.name}; limit a task, such as detection, instead",
     )
 
 
-def coarse_metric(metric: Metric, inputs: int) -> str:
-    """A line if a metric that counts answers, one or several per input, has too few `inputs`, or ""."""
+def coarse_metric(metric: Metric, inputs: int) -> Note | None:
+    """A note if a metric that counts answers, one or several per input, has too few `inputs`."""
     if metric.smooth or inputs >= 100:  # one answer changes it by 1 % at most
-        return ""
-    return f"{metric.name} on {inputs} held-out inputs: each counts for {1 / inputs:.1%}; give more data"
+        return None
+    text = f"{metric.name} on {inputs} held-out inputs: each counts for {1 / inputs:.1%}; give more data"
+    return Note(Kind.COARSE_METRIC, text)
 
 
 def unlike_calibration(
     calibrated: Mapping[str, tuple[float, float]], held_out: Iterable[Mapping[str, np.ndarray]]
-) -> str:
-    """A line if `held_out` inputs exceed their `calibrated` ranges, lowest and highest by tensor, by more than a
-    quarter, or "". Values beyond a range are clipped."""
+) -> Note | None:
+    """A note if `held_out` inputs exceed their `calibrated` ranges, lowest and highest by tensor, by more than a
+    quarter. Values beyond a range are clipped."""
     excess: dict[str, float] = {}
     for sample in held_out:
         for name in sample.keys() & calibrated.keys():
@@ -207,31 +213,33 @@ def unlike_calibration(
                 excess[name] = max(beyond, excess.get(name, 0.0))
     worst = max(excess, key=lambda name: excess[name], default="")
     if not worst or excess[worst] <= 0.25:
-        return ""
-    return (
+        return None
+    return Note(
+        Kind.UNLIKE_CALIBRATION,
         f"held-out inputs are unlike the calibration inputs: {worst} exceeds its calibrated range by "
-        f"{excess[worst]:.0%}: calibrate with inputs like these"
+        f"{excess[worst]:.0%}: calibrate with inputs like these",
     )
 
 
-def saturating_sums(scheme: Scheme, saturates: bool, elsewhere: str = "") -> str:
-    """A line if int8 sums may saturate on this processor, or on the one called `elsewhere`, where the model was
-    profiled; or ""."""
+def saturating_sums(scheme: Scheme, saturates: bool, elsewhere: str = "") -> Note | None:
+    """A note if int8 sums may saturate on this processor, or on the one called `elsewhere`, where the model was
+    profiled."""
     if not scheme.may_saturate or not (saturates or elsewhere):
-        return ""
+        return None
     where = "this processor" if saturates else f"the model was profiled on {elsewhere}, which"
     static = replace(scheme, uncalibrated=())
     products = f"{scheme.activation}×{scheme.weight}" if static.may_saturate else "u8×s8"
-    return (
+    return Note(
+        Kind.SATURATION,
         f"{where} has no VNNI: sums of {products} products saturate at 16 bits{'' if saturates else ' there'}; "
-        f"with the 7-bit weights of {scheme.narrow} they fit"
+        f"with the 7-bit weights of {scheme.narrow} they fit",
     )
 
 
-def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
-    """A line if an output is the same, or empty, for every input, or "". `references` [samples][outputs]."""
+def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> Note | None:
+    """A note if an output is the same, or empty, for every input. `references` [samples][outputs]."""
     if len(references) < 2:
-        return ""
+        return None
     first = [as_array(output) for output in references[0]]
     dead = [
         name
@@ -239,9 +247,10 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
         if all(np.array_equal(as_array(outputs[index]), first[index]) for outputs in islice(references, 1, None))
     ]
     if not dead:
-        return ""
+        return None
     empty = not sum(output.size for output, name in zip(first, names, strict=True) if name in dead)
-    return (
+    return Note(
+        Kind.CONSTANT_OUTPUT,
         f"output {', '.join(dead)} is {'empty' if empty else 'the same'} for all {len(references)} inputs: its "
-        "error is meaningless; check the data and their preprocessing"
+        "error is meaningless; check the data and their preprocessing",
     )

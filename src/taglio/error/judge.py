@@ -13,6 +13,7 @@ from taglio.error.loss import Metric, call_user
 from taglio.error.tasks.outputs import Setting, image_size, inputs_in, one_by_one
 from taglio.error.tasks.task import Task
 from taglio.errors import BadData
+from taglio.notes import Note
 
 
 class Judge(Protocol):
@@ -86,10 +87,10 @@ class TaskJudge:
             raise BadData(f"metric {self._task.name} needs at least {self._task.fewest} samples, got {len(inputs)}")
         return self._task.score(inputs, self._plain)
 
-    def doubt(self) -> str:
-        """The task's line about the labels, or else the float model's answers read so far, or ""."""
+    def doubt(self) -> Note | None:
+        """The task's note on the labels, or else on the float model's answers read so far, if it has one."""
         if self._task.doubt is None:
-            return ""
+            return None
         return self._task.doubt([*chain.from_iterable(self._truths.values())], self._plain)
 
     def refuse_useless(self, value: float) -> None:

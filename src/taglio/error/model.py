@@ -27,6 +27,7 @@ from taglio.artifact import Count, NonNegative, require
 from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, PartLoss
 from taglio.model.graph import Graph
+from taglio.notes import Note
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Scheme
@@ -151,7 +152,7 @@ class ErrorModel:
     subsets: tuple[Subset, ...]
     upper_add: NonNegative = 0.0
     steps: tuple[tuple[NonNegative, NonNegative], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     parts: tuple[PartLoss, ...] = ()
     study: str = ""
 

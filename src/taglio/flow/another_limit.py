@@ -13,7 +13,6 @@ from math import inf
 from pathlib import Path
 from statistics import median
 
-from taglio import artifact
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadArtifact, BadOption
@@ -78,20 +77,19 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     outcome = replace(
         _with_search(outcome_of(ended, built), before),
         stage_seconds=dict(clock.laps),
-        notes=(*ended.remarks, *notes.of_plan(work, decision, built, limits), *before.search_notes),
+        notes=(*ended.notes, *notes.of_plan(work, decision, built, limits), *before.search_notes),
         curve=curve(tables, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
     )
     return result_of(work, scheme, tables, decision.plan, built, outcome)
 
 
 def _outcome_in(folder: Path) -> Outcome:
-    path = folder / f"{OUTCOME}.json"
-    if not path.exists():
+    outcome = workspace.load_if_present(folder, OUTCOME, Outcome)
+    if outcome is None:
         raise BadArtifact(
-            f"{path}: is missing, and another limit needs what taglio optimize measured: run it, or taglio plan with "
-            "this limit and then taglio build without one"
+            f"{folder / OUTCOME}.json: is missing, and another limit needs what taglio optimize measured: run it, or "
+            "taglio plan with this limit and then taglio build without one"
         )
-    outcome = artifact.load(path, OUTCOME, Outcome)
     if outcome.rate is not None:
         raise BadOption("this plan was chosen for a rate, which no race of runs confirms: run taglio optimize again")
     return outcome

@@ -34,7 +34,7 @@ from taglio.flow.promise import (
     multiple,
     speed_promise,
 )
-from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP
+from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
 from taglio.memory import size_text
@@ -112,16 +112,11 @@ def _record(folder: Path) -> _Record:
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
     sha256, deploy = plan.model_sha256, folder / DEPLOY
     delivered = described(deploy)
-
-    def known(name: str, kind: type[Any]) -> Any:
-        path = folder / f"{name}.json"
-        return artifact.load(path, name, kind, model_sha256=sha256) if path.exists() else None
-
     profile = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
-    return _Record(
-        folder, deploy, setup, profile, plan, known(OUTCOME, Outcome), known(DELIVERED, DeployProof), delivered
-    )
+    outcome = load_if_present(folder, OUTCOME, Outcome, sha256)
+    proof = load_if_present(folder, DELIVERED, DeployProof, sha256)
+    return _Record(folder, deploy, setup, profile, plan, outcome, proof, delivered)
 
 
 def _files(record: _Record) -> Promise:

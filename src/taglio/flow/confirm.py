@@ -16,12 +16,11 @@ from taglio.errors import BadOption, MeasurementFailed
 from taglio.lab.build import assemble
 from taglio.lab.work import Work
 from taglio.memory import make_room
+from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
 from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
 
-# The end of the remark that float stays because the race did not show a gain.
-UNPROVEN = "which does not replace it"
 # What simplifying must gain to be told; a few openings may show less where there is nothing.
 _SIMPLIFIED = 1.1
 # An opening runs the model on as many inputs as take this long.
@@ -30,11 +29,11 @@ _INPUTS_S, _MOST_INPUTS = 1.0, 8
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The plan that stays, its speed-up over the source model (None: it was not raced), and `remarks` for the user."""
+    """The plan that stays, its speed-up over the source model (None: it was not raced), and notes."""
 
     plan: Plan
     speedup: Speedup | None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def confirmed(
@@ -56,13 +55,13 @@ def confirmed(
             race = deliveries.confirm(plan, patience)
             if race.replaces_float or float_plan is None or float_plan.fingerprint() == plan.fingerprint():
                 return Confirmed(plan, race, _too_noisy(race))
-            remark = f"the fastest plan within the limit is {race} as fast as float32, {UNPROVEN}"
-            remarks = (remark, *_too_noisy(race))
+            text = f"the fastest plan within the limit is {race} as fast as float32, which does not replace it"
+            notes = (Note(Kind.UNPROVEN_GAIN, text), *_too_noisy(race))
             if _is_source(work, float_plan):
-                return Confirmed(float_plan, None, (*remarks, *deliveries.simplified(float_plan, patience)))
-            return Confirmed(float_plan, deliveries.confirm(float_plan, patience), remarks)
+                return Confirmed(float_plan, None, (*notes, *deliveries.simplified(float_plan, patience)))
+            return Confirmed(float_plan, deliveries.confirm(float_plan, patience), notes)
     except (BadOption, MeasurementFailed) as error:
-        return Confirmed(plan, None, (f"the speed-up is not confirmed: {error}",))
+        return Confirmed(plan, None, (Note(Kind.UNCONFIRMED, f"the speed-up is not confirmed: {error}"),))
 
 
 class _Deliveries:
@@ -100,8 +99,8 @@ class _Deliveries:
         work = self._work
         return confirm(self._race, self._base, self._folder(plan), work.setup.run_s, patience, work.progress)
 
-    def simplified(self, plan: Plan, patience: Patience | None) -> tuple[str, ...]:
-        """A remark where the float model, as it is delivered, is faster than the source, from which it differs only in
+    def simplified(self, plan: Plan, patience: Patience | None) -> tuple[Note, ...]:
+        """A note where the float model, as it is delivered, is faster than the source, from which it differs only in
         operators that were folded or removed. That is rare, so a few openings look for it first."""
         usual = patience or USUAL
         quick = replace(usual, choosing=1 if self._work.setup.run_s > usual.slow_run_s else usual.choosing)
@@ -111,7 +110,8 @@ class _Deliveries:
         speedup = self.confirm(plan, patience)
         if not speedup.replaces_float:
             return ()
-        return (f"float32 as delivered is {speedup} as fast as the model as it was given: simplifying it was enough",)
+        gain = f"float32 as delivered is {speedup} as fast as the model as it was given"
+        return (Note(Kind.SIMPLIFIED, f"{gain}: simplifying it was enough"),)
 
     def _folder(self, plan: Plan) -> Path:
         key = f"{plan.fingerprint()} {plan.runtime}"
@@ -142,8 +142,9 @@ def _is_source(work: Work, plan: Plan) -> bool:
     return default and not plan.assignment() and work.replaced is None
 
 
-def _too_noisy(race: Speedup) -> tuple[str, ...]:
-    """A remark where the interval contains 1 because it is wide."""
+def _too_noisy(race: Speedup) -> tuple[Note, ...]:
+    """A note where the interval contains 1 because it is wide."""
     if race.half_width <= USUAL.half_width or not race.low < 1.0 < race.high:
         return ()
-    return ("this machine is too noisy to tell whether the plan is faster: run it again with nothing else running",)
+    text = "this machine is too noisy to tell whether the plan is faster: run it again with nothing else running"
+    return (Note(Kind.NOISY_MACHINE, text),)

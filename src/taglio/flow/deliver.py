@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from taglio import artifact
 from taglio.components.build import Manifest
 from taglio.data.dataset import Sample
 from taglio.deploy.processor_needs import ProcessorNeeds, needs_of, unsafe_processors
@@ -14,6 +15,8 @@ from taglio.deploy.prove import DeployProof, prove
 from taglio.deploy.write import Answered, Facts, write, write_readme
 from taglio.errors import BadOption, plural
 from taglio.flow.outcome import Outcome
+from taglio.flow.workspace import COMPONENTS, DELIVERED, DEPLOY
+from taglio.lab.build import Built
 from taglio.lab.setup import Setup
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
@@ -33,34 +36,41 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a workspace knows of a built plan. `table` is None if the stages were run one at a time; `samples` are
-    held-out inputs, of which the first are delivered if `with_samples`."""
+    """What a workspace knows of a built plan. `table` is None if the stages were run one at a time. `with_samples`
+    delivers the first of the held-out inputs on which it was proven."""
 
     setup: Setup
     profile: Profile
     plan: Plan
     table: Outcome | None
-    samples: Sequence[Sample]
     with_samples: bool = True
 
 
-def deliver(folder: Path, components: Path, manifest: Manifest, delivery: Delivery) -> Delivered:
-    """Write the components of `manifest` to `folder` as they are opened without taglio, and prove that they answer so.
+def deliver(folder: Path, built: Built, delivery: Delivery) -> tuple[Manifest, Delivered]:
+    """Write the components of a built plan into the workspace `folder`, then deploy/, as it is opened without taglio,
+    and keep the proof that it answers so. Raises MeasurementFailed if the answers differ."""
+    manifest = built.write(folder / COMPONENTS)
+    delivered = _deployed(folder, manifest, built.samples, delivery)
+    if delivered.proof is not None:
+        artifact.save(folder / f"{DELIVERED}.json", DELIVERED, delivery.plan.model_sha256, delivered.proof)
+    return manifest, delivered
 
-    Where a component cannot leave (it is for a GPU, or its runtime is not installed here), nothing is written. Raises
-    MeasurementFailed if the answers differ.
-    """
+
+def _deployed(folder: Path, manifest: Manifest, inputs: Sequence[Sample], delivery: Delivery) -> Delivered:
+    """Write deploy/ and prove it on `inputs`. Where a component cannot leave (it is for a GPU, or its runtime is not
+    installed here), nothing is written."""
+    components, deploy = folder / COMPONENTS, folder / DEPLOY
     options = delivery.setup.options()
     try:
         executor = Executor(components, manifest, options)
-        answered = [_answered(executor, manifest, sample) for sample in delivery.samples]
+        answered = [_answered(executor, manifest, sample) for sample in inputs]
         samples = answered[:_DELIVERED] if delivery.with_samples else ()
         way = delivery.setup.way if len(manifest.pieces) == 1 else None  # components on devices run alone
-        described = write(folder, components, manifest, options, samples, way)
+        described = write(deploy, components, manifest, options, samples, way)
     except BadOption as error:
         return Delivered(None, str(error))
-    proof = prove(folder, answered)
-    write_readme(folder, described, components, _facts(delivery), proof.peak_memory_bytes)
+    proof = prove(deploy, answered)
+    write_readme(deploy, described, components, _facts(delivery), proof.peak_memory_bytes)
     return Delivered(proof)
 
 
@@ -83,7 +93,7 @@ def _facts(delivery: Delivery) -> Facts:
         processor=conditions.machine.processor,
         instructions=conditions.machine.instructions,
         threads=setup.threads,
-        warnings=unsafe_processors(needs_of_plan(plan), conditions.machine.instructions),
+        warnings=tuple(map(str, unsafe_processors(needs_of_plan(plan), conditions.machine.instructions))),
     )
 
 

@@ -1,4 +1,4 @@
-"""The end of an optimisation: the race or the search over ways that confirms what was decided. Plans nothing."""
+"""The end of an optimisation: the race that confirms what was decided. Plans nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,26 +6,23 @@ from dataclasses import dataclass
 from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
 from taglio.flow.confirm import confirmed
-from taglio.flow.rate import RatePatience, rated
-from taglio.flow.running import in_way
 from taglio.lab.work import Work
+from taglio.notes import Note
 from taglio.plan.result import Limits, Plan
 from taglio.search.decide import Decision
 from taglio.search.ledger import Entry
-from taglio.ways.choose import Goal
 from taglio.ways.result import Rate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ended:
-    """What is delivered: the decision after the race or the search over ways, what was confirmed of it, and remarks for
-    the user."""
+    """What is delivered: the decision after the race or the search over ways, what was confirmed of it, and notes."""
 
     work: Work
     decision: Decision
     speedup: Speedup | None
     rate: Rate | None
-    remarks: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def by_race(work: Work, decision: Decision, limits: Limits, patience: Patience, also: Sequence[Entry] = ()) -> Ended:
@@ -50,11 +47,4 @@ def by_race(work: Work, decision: Decision, limits: Limits, patience: Patience, 
         float_plan = float_stays.plan
         ends.setdefault(float_plan.fingerprint(), float_stays)
     confirmation = confirmed(work, plans, float_plan, patience, accepted)
-    return Ended(work, ends[confirmation.plan.fingerprint()], confirmation.speedup, None, confirmation.remarks)
-
-
-def by_rate(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: RatePatience) -> Ended:
-    """Choose and confirm the way in which the plans that the search found have the highest rate."""
-    result = rated(work, decision, limits, goal, patience)
-    work = work.but(setup=in_way(work.setup, result.rate.way))
-    return Ended(work, result.decision, None, result.rate, result.remarks())
+    return Ended(work, ends[confirmation.plan.fingerprint()], confirmation.speedup, None, confirmation.notes)

@@ -35,6 +35,7 @@ from taglio.flow.workspace import ERROR, OUTCOME, read_error
 from taglio.lab.work import Work, require_own
 from taglio.model.captures import readers
 from taglio.model.pixels import pixel_scaling
+from taglio.notes import Kind, Note
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
@@ -100,14 +101,14 @@ def error_model(
     measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
     where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
-    lines = () if switchable.provider == PROVIDERS[0] else (where,)
+    notes = [] if switchable.provider == PROVIDERS[0] else [Note(Kind.FACT, where)]
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
     machine = profile.conditions.machine
     elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
-    lines += (*doubts(work, meter, everything), *((saturation,) if saturation else ()))
-    return replace(result, notes=lines, parts=everything.parts(), study=study)
+    notes += [*doubts(work, meter, everything), *filter(None, [saturation])]
+    return replace(result, notes=tuple(notes), parts=everything.parts(), study=study)
 
 
 def _study(work: Work, profile: Profile, provider: str, near: float | None, confidence: float) -> str:
@@ -181,15 +182,15 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -
     return min(len(work.data.held_out.samples), max(fewest_samples(metric), min(wanted, affordable), cheap))
 
 
-def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
-    """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
+def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[Note, ...]:
+    """Reasons why the errors are less sure, from the data; `everything` is the all-int8 result."""
     outputs, batch = work.model.outputs, batch_size(work.inputs, work.typical[0])
     read, stored = readers(work.model.proto.graph.node), work.model.initializers()
     both, graph = (work.data.calibration.samples, work.data.held_out.samples), work.model.proto.graph
     computed = [index for index, name in enumerate(outputs) if name not in stored]
     used = [spec for spec in work.inputs if spec.name in read]
-    lines = [
-        *work.remarks,
+    notes = [
+        *work.notes,
         values_fed(used, chain(*both), {spec.name: pixel_scaling(graph, spec.name) for spec in used}),
         *few_inputs(*work.digests, batch),
         *constant_inputs({name: sample[name] for name in sample if name in read} for sample in chain(*both)),
@@ -197,17 +198,17 @@ def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
         not_float(everything),
         no_numbers(meter.references, outputs),
         coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
-        meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
+        meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else None,
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges().low_high, work.data.held_out.samples),
         constant_outputs(
             [[answer[i] for i in computed] for answer in meter.references], [outputs[i] for i in computed]
         ),
     ]
-    return tuple(line for line in lines if line)
+    return tuple(filter(None, notes))
 
 
-def doubts_without_study(work: Work, profile: Profile) -> tuple[str, ...]:
+def doubts_without_study(work: Work, profile: Profile) -> tuple[Note, ...]:
     """The same where errors were not studied, because no plan can be faster than float."""
     scheme = profile.scheme
     work = work.settled(scheme).in_place(NAME)

@@ -13,6 +13,7 @@ from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.confirm import raced_inputs
 from taglio.lab.work import Work
 from taglio.model.written import as_written
+from taglio.notes import Kind, Note
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.places import refusal
 from taglio.scratch import scratch
@@ -21,23 +22,24 @@ from taglio.scratch import scratch
 _WORTH = 1.05
 
 
-def fixed_shapes_line(work: Work, speedup: Speedup | None) -> str:
-    """A line on what `--shape` would bring to the float model beside the plan's `speedup` (None: float stays), or "".
-    Its figures come from a few openings, so they are not confirmed."""
+def fixed_shapes_note(work: Work, speedup: Speedup | None) -> Note | None:
+    """What `--shape` would bring to the float model beside the plan's `speedup` (None: float stays), if anything. Its
+    figures come from a few openings, so they are not confirmed."""
     shapes = _only_shapes(work)
     if not shapes:
-        return ""
+        return None
     try:
         ratios = _float_ratios(work, shapes)
-    except (BadModel, BadOption, MeasurementFailed):  # the line is an offer, which needs no reason to be absent
-        return ""
+    except (BadModel, BadOption, MeasurementFailed):  # the note is an offer, which needs no reason to be absent
+        return None
     runtime, ratio = max(ratios.items(), key=lambda item: item[1])
     if ratio < _WORTH * (1.0 if speedup is None else speedup.ratio):
-        return ""
+        return None
     options = " ".join(f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
-    return (
+    return Note(
+        Kind.FIXED_SHAPES,
         f"all inputs have one shape: with {options}, float32 in {runtime} is about {ratio:.1f} × as fast as the source "
-        "model (not confirmed), and int8 may gain more"
+        "model (not confirmed), and int8 may gain more",
     )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from taglio import artifact
 from taglio.deploy import verify
 from taglio.deploy.folder import read
 from taglio.deploy.write import SAMPLES_FOLDER, Answered, write_samples
@@ -75,7 +74,9 @@ def load(folder: Path, demand: Demand, progress: Progress | None = None) -> Load
             progress("load", _BURSTS + 1, _BURSTS + 1)
         runtime = delivered.components[0].runtime
         way = delivered.way
-        return LoadReport(runtime, way, capacity_per_s, bursts, result, _promised(folder), _notes(result, left_s))
+        outcome = workspace.load_if_present(folder, workspace.OUTCOME, Outcome)
+        promised = None if outcome is None else outcome.rate
+        return LoadReport(runtime, way, capacity_per_s, bursts, result, promised, _notes(result, left_s))
 
 
 @contextmanager
@@ -121,8 +122,3 @@ def _notes(result: Load, seconds: float) -> tuple[str, ...]:
     if absent:
         notes.append(f"left out: {', '.join(absent)}: {result.requests:,} fit into the remaining {seconds:.0f} s")
     return tuple(notes)
-
-
-def _promised(folder: Path) -> Rate | None:
-    path = folder / f"{workspace.OUTCOME}.json"
-    return artifact.load(path, workspace.OUTCOME, Outcome).rate if path.exists() else None

@@ -1,29 +1,30 @@
-"""The notes of an optimisation, one line each: on its plan, and on the model, the data and the search. Decides nothing.
-
-report/remarks.py orders them by a phrase of each.
-"""
+"""The notes of an optimisation: on its plan, and on the model, the data and the search. Decides nothing."""
 
 from collections import Counter
 
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import nothing_changed
+from taglio.errors import BadOption
 from taglio.flow.deliver import needs_of_plan
 from taglio.lab.build import Built
 from taglio.lab.work import Work
 from taglio.model.quantized import already_quantized
+from taglio.notes import Kind, Note
 from taglio.plan.result import Limits, Plan
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
+from taglio.runtimes.session import runtime_version
 from taglio.search.answers import of_answers, of_unseen, on_calibration
 from taglio.search.decide import Decision
 from taglio.search.joined_rows import row_errors
 from taglio.search.ledger import INT8_RUN
+from taglio.search.places import Places
 from taglio.search.screen import Screened
 
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
 _FEW = 10
 
 
-def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
+def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
     """Notes on the plan that was decided on, as it was built."""
     answered, int8 = decision.answers, decision.ledger.int8
     all_int8 = int8.answers if int8.name == INT8_RUN else None
@@ -38,16 +39,29 @@ def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tup
     )
 
 
-def of_search(screened: Screened, work: Work, *, wants_scheme: bool) -> tuple[str, ...]:
+def of_search(screened: Screened, work: Work, *, wants_scheme: bool) -> tuple[Note, ...]:
     """Notes on the model, opened as `work`, and on what was compared before any plan was made."""
     return (
         *filter(None, [screened.note]),
         *(() if wants_scheme else _left_out(work, screened)),
         *already_quantized(screened.work.model.proto, work.setup.requantize),
+        *_not_installed(screened.places),
     )
 
 
-def _left_out(work: Work, screened: Screened) -> tuple[str, ...]:
+def _not_installed(places: Places) -> list[Note]:
+    """The runtimes that were not tried because they are not installed, with the command that installs them."""
+    refusals = {place.variant.runtime: place.refused for place in places.rows if place.refused}
+    notes = []
+    for runtime, refusal in refusals.items():
+        try:
+            runtime_version(runtime)
+        except BadOption:
+            notes.append(Note(Kind.NOT_INSTALLED, f"{runtime}: {refusal}"))
+    return notes
+
+
+def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
     """What was not compared because the model is slow or large."""
     forms = [form for form in UNCALIBRATED.values() if form != BFLOAT16]
     able = any(form.fits(block) for form in forms for block in work.graph.blocks)
@@ -58,27 +72,29 @@ def _left_out(work: Work, screened: Screened) -> tuple[str, ...]:
     large = f"{len(work.model.proto.graph.node):,} operators take long to open"
     why = f"a run takes {work.setup.run_s:.2g} s" if work.within(0.0).sessions > _FEW else large
     line = f"{why}: {' and '.join(left)} were not compared"
-    return (f"{line}; a higher effort compares them",) if left else ()
+    return (Note(Kind.NOT_COMPARED, f"{line}; a higher effort compares them"),) if left else ()
 
 
-def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
+def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
     """What the held-out inputs do not show, or the calibration inputs show otherwise."""
     int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
     exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
-    again = on_calibration(work, built, limits) if error > 0.0 else ""
-    return tuple(note for note in (exact, again) if note)
+    again = on_calibration(work, built, limits) if error > 0.0 else None
+    return tuple(filter(None, (exact, again)))
 
 
-def _of_forms(plan: Plan) -> tuple[str, ...]:
+def _of_forms(plan: Plan) -> tuple[Note, ...]:
     """How many blocks of a plan are in each form without calibration, if any is."""
     used = Counter(form.name for form in plan.assignment().values() if form.uncalibrated)
     counts = [f"{count} of the plan's blocks in {name}" for name, count in used.items()]
-    return (f"{', '.join(counts)}: float in and out, no calibrated range",) if counts else ()
+    if not counts:
+        return ()
+    return (Note(Kind.FACT, f"{', '.join(counts)}: float in and out, no calibrated range"),)
 
 
-def _of_rows(work: Work, plan: Plan) -> tuple[str, ...]:
+def _of_rows(work: Work, plan: Plan) -> tuple[Note, ...]:
     """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and the batch stays dynamic."""
     if not any(form.form == "dynamic" for form in plan.assignment().values()):
         return ()
     errors = row_errors(work, work.builder(plan.scheme).build(plan.assignment()))
-    return () if errors is None else (str(errors),)
+    return () if errors is None else (errors.note(),)

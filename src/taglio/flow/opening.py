@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ from taglio.model.load import Model as Network
 from taglio.model.load import load as load_network
 from taglio.model.observe import observe
 from taglio.model.read import IN_MEMORY, parsed
+from taglio.notes import Kind, Note
 from taglio.profile.effort import Effort
 from taglio.runtimes.onnxruntime import NAME, Optimization, open_session, run_session, version
 from taglio.runtimes.places import AUTO
@@ -63,6 +64,19 @@ _COMPARED = 4
 # Of a slow model, as many samples are used as it answers in this time, but not fewer than _FEWEST, nor than one of each
 # of _SHAPES shapes.
 _SAMPLES_S, _FEWEST, _SHAPES = 30.0, 3, 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InMemory:
+    """Data, calibration data and labels that are given as values; None where a set-up has their path, or there are
+    none."""
+
+    data: Any = None
+    calibration: Any = None
+    labels: Any = None
+
+
+_NO_VALUES = InMemory()
 
 
 class Model(Work):
@@ -144,7 +158,7 @@ class Model(Work):
             raise BadOption(
                 "`calibration` is the same as `data`: leave it out, and taglio holds out a part of the data"
             )
-        opened = open_work(setup, source, data, calibration, labels)
+        opened = open_work(setup, source, InMemory(data, calibration, labels))
         assert opened.memory_bytes is not None, "open_work sets it"
         needs = memory_needs(opened.model, opened.graph, opened.data)
         if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
@@ -172,19 +186,18 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else {}
 
 
-def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: Any = None, labels: Any = None) -> Work:
+def open_work(setup: Setup, source: Any = None, values: InMemory = _NO_VALUES) -> Work:
     """Open a model and its data: those named by `setup`, or the values given. Writes nothing."""
     read: list[Split] = []
     memory_bytes = setup.memory_bytes or (free_bytes() + used_bytes()) // 2
 
     def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
-        values = (setup.data or data, setup.calibration or calibration)
-        read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes, stepped))
+        read.append(_read(setup, inputs, values, SAMPLES * memory_bytes, stepped))
         return [*_contradicting(inputs, read[0]), *covering(read[0].held_out.samples)[:_COMPARED]]
 
     converted: Converted | None = None
     if setup.model and foreign(Path(setup.model)):
-        converted = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or data))
+        converted = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or values.data))
     source = converted.path if converted else Path(setup.model) if setup.model else _proto(source)
     stepped = Stepped(source, setup.shapes, setup.state) if setup.state else None
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
@@ -195,10 +208,10 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     held_out = split_data.held_out
     feed = held_out.samples[typical(held_out.samples)[0]]
     setup, lowered = _running(setup, network, feed, held_out.source)
-    network = replace(network, remarks=(*network.remarks, *lowered))
+    network = replace(network, notes=(*network.notes, *lowered))
     if converted is not None:
-        remark = _like_the_original(setup, converted, network, held_out)
-        split_data = replace(split_data, held_out=replace(held_out, remarks=(remark, *held_out.remarks)))
+        note = _like_the_original(setup, converted, network, held_out)
+        split_data = replace(split_data, held_out=replace(held_out, notes=(note, *held_out.notes)))
     states = () if stepped is None else stepped.pairs
     graph = build(network, observe(network, feed, held_out.source), states)
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
@@ -207,8 +220,8 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     return with_instead(work, setup.instead) if setup.instead else work
 
 
-def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple[Setup, tuple[str, ...]]:
-    """`setup` at the highest optimisation level, up to its own, at which ONNX Runtime runs it; a remark if lower.
+def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple[Setup, tuple[Note, ...]]:
+    """`setup` at the highest optimisation level, up to its own, at which ONNX Runtime runs it; a note if lower.
 
     The model ran `feed` with basic rewrites, so a failure with more is that of its rewrites or kernels, not of the
     data. Raises BadModel if no level runs.
@@ -224,7 +237,7 @@ def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple
             failure = failure or str(error).rpartition("cannot run these inputs: ")[2]
             continue
         what = f"ONNX Runtime {version()} fails on {network.name} at optimisation {setup.optimization}"
-        return lowered, (f"{what} ({failure}): level {level} is used",) if failure else ()
+        return lowered, (Note(Kind.LOWERED_LEVEL, f"{what} ({failure}): level {level} is used"),) if failure else ()
     raise BadModel(f"{network.name}: ONNX Runtime {version()} runs it at no optimisation level: {failure}")
 
 
@@ -238,7 +251,7 @@ def _contradicting(inputs: Sequence[InputSpec], data: Split) -> list[Sample]:
 
 
 def _shortened(data: Split, setup: Setup) -> Split:
-    """The samples to use of a slow model's, one of each shape first, with a remark; all of a faster one's."""
+    """The samples to use of a slow model's, one of each shape first, with a note; all of a faster one's."""
     fewest = max(_FEWEST, fewest_samples(parse_metric(setup.metric)))
     calibration, held_out = data.calibration, data.held_out
     counts = [
@@ -247,29 +260,30 @@ def _shortened(data: Split, setup: Setup) -> Split:
     ]
     if counts == [len(calibration.samples), len(held_out.samples)]:
         return data
-    remark = (
+    text = (
         f"a run takes {setup.run_s:.2g} s: {counts[0]} of {len(calibration.samples)} samples calibrate, and errors are "
         f"measured on {counts[1]} of {len(held_out.samples)}"
     )
     first, second = (
-        replace(short := part(each, covering_rows(each.samples)[:count]), remarks=(*short.remarks, *remarks))
-        for each, count, remarks in ((calibration, counts[0], ()), (held_out, counts[1], (remark,)))
+        replace(short := part(each, covering_rows(each.samples)[:count]), notes=(*short.notes, *notes))
+        for each, count, notes in ((calibration, counts[0], ()), (held_out, counts[1], (Note(Kind.FACT, text),)))
     )
     return Split(first, second, data.seed)
 
 
-def _like_the_original(setup: Setup, converted: Converted, network: Network, held_out: Dataset) -> str:
-    """One line about a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
+def _like_the_original(setup: Setup, converted: Converted, network: Network, held_out: Dataset) -> Note:
+    """A note on a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
     samples = chosen(held_out.samples, typical(held_out.samples))
     model = Path(setup.model)
     difference = distance(model, converted, network.outputs, samples, held_out.sha256, setup.threads)
-    return converted_line(model.name, converted, difference)
+    return converted_note(model.name, converted, difference)
 
 
-def converted_line(name: str, converted: Converted, distance: float) -> str:
+def converted_note(name: str, converted: Converted, distance: float) -> Note:
     """What was converted, and the relative L2 `distance` of its answers from the original's."""
     same = "equal the original's" if distance == 0.0 else f"differ from the original's by {distance:.1e} (relative L2)"
-    return f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}; its answers {same}"
+    what = f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}"
+    return Note(Kind.FACT, f"{what}; its answers {same}")
 
 
 def _shapes(shapes: Any) -> dict[str, tuple[int, ...]]:
@@ -296,29 +310,28 @@ def _proto(source: Any) -> onnx.ModelProto:
 def _read(
     setup: Setup,
     inputs: tuple[InputSpec, ...],
-    data: Any,
-    calibration: Any,
-    labels: Any,
+    values: InMemory,
     room_bytes: float,
     stepped: Stepped | None,
 ) -> Split:
+    data, calibration = setup.data or values.data, setup.calibration or values.calibration
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
     given = inputs if stepped is None else stepped.given(inputs)
 
-    def dataset(values: Any, name: str, limit: int = DEFAULT_LIMIT, labels: Any = None) -> Dataset:
+    def dataset(source: Any, name: str, limit: int = DEFAULT_LIMIT, labels: Any = None) -> Dataset:
         most = limit if stepped is None else ALL_STEPS
-        if isinstance(values, (str, os.PathLike)):
+        if isinstance(source, (str, os.PathLike)):
             if labels is not None:
-                raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {values}")
+                raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {source}")
             near = files_beside(Path(setup.model)) if setup.model else Beside()
-            found = load_files(Path(values), given, preprocess, most, room_bytes, near)
+            found = load_files(Path(source), given, preprocess, most, room_bytes, near)
         else:
             if preprocess is not None:
                 raise BadOption(f"`preprocess` is for folders of images, but `{name}` is in memory: leave it out")
-            found = from_values(values, given, most, labels, name, room_bytes)
+            found = from_values(source, given, most, labels, name, room_bytes)
         return found if stepped is None else stepped.filled(found, inputs, limit, room_bytes)
 
-    whole = dataset(data, "data", labels=None if setup.labels else labels)
+    whole = dataset(data, "data", labels=None if setup.labels else values.labels)
     if setup.labels:
         whole = with_labels(whole, Path(setup.labels))
     elif isinstance(data, (str, os.PathLike)):

@@ -8,23 +8,24 @@ from typing import Any
 
 from taglio.arguments import between_0_and_1, positive
 from taglio.cores import limited_to
-from taglio.error.doubts import saturating_sums
 from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
 from taglio.flow import notes
 from taglio.flow.clock import LEAST, Clock
-from taglio.flow.ending import by_race, by_rate
+from taglio.flow.ending import by_race
 from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
-from taglio.flow.fixed_shapes import fixed_shapes_line
+from taglio.flow.fixed_shapes import fixed_shapes_note
 from taglio.flow.opening import Model
 from taglio.flow.outcome_of import outcome_of
 from taglio.flow.profile import AUTO, profiles, read_scheme
+from taglio.flow.rate import rated
 from taglio.flow.result import Result, result_of
 from taglio.flow.running import LATENCY, running
 from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
 from taglio.lab.build import assemble
 from taglio.lab.work import Work
+from taglio.notes import Kind, Note
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
 from taglio.plan.tables import Tables
@@ -102,42 +103,38 @@ def optimize(
         else:
             user, settings = steered(user, settings)
             work = Model(model, data, **way.settings(settings))
-        so_far = _SoFar()
-        watched = Watched(progress, so_far.text)
-        work, threads_remark = way.begun(work.telling(watched))
+        search = _Search(wanted, clock, progress)
+        work, threads_note = way.fitted(work.telling(search.watched))
         limits = limits_for(work, user, keep_float, force_int8)
         assert limits.max_error is not None, "a limit was given"
         refuse_constant_outputs(work)
         clock.lap("load")
         interrupted = False
         try:
-            study = partial(error_model, confidence=confidence, reuse=reuse)
-            search = _searched(work, wanted, limits, study, clock, so_far, watched)
+            result = search.run(work, limits, partial(error_model, confidence=confidence, reuse=reuse))
         except (TimeIsUp, KeyboardInterrupt) as stop:
             interrupted = isinstance(stop, KeyboardInterrupt)
-            if stop.args or not so_far.delivers(is_forced=bool(limits.int8_blocks)):  # SIGTERM, or nothing to deliver
+            best = None if stop.args else search.stopped(limits)  # SIGTERM has arguments
+            if best is None:
                 raise
-            assert so_far.screened is not None, "what is delivered was raced"
-            assert so_far.profile is not None, "what is delivered was raced"
-            watched.end_s = inf
-            search = _stopped(so_far.screened, so_far.profile, limits, clock)
-        watched.end_s = inf
+            result = best
+        search.watched.end_s = inf
         patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
         if way.rate is not None:
-            rate_patience = clock.rate_patience(patience)
-            ended = by_rate(search.work, search.decision, limits, way.rate, rate_patience)
+            ended = rated(result.work, result.decision, limits, way.rate, clock.rate_patience(patience))
         else:
             way = replace(way, threads=way.threads and not interrupted)
-            fitted, threads_remark = way.fitted(search.work, search.decision.plan, threads_remark)
-            ended = by_race(fitted, search.decision, limits, patience)
-        settled, screened, decision = ended.work, search.screened, ended.decision
+            fitted, plan_threads_note = way.fitted(result.work, result.decision.plan)
+            threads_note = plan_threads_note or threads_note
+            ended = by_race(fitted, result.decision, limits, patience)
+        settled, screened, decision = ended.work, result.screened, ended.decision
         clock.lap("confirm")
         built = assemble(settled, decision.plan)
         clock.lap("build")
-        search_notes = (*search.doubts, *notes.of_search(screened, work, wants_scheme=wanted is not None))
+        search_notes = (*result.doubts, *notes.of_search(screened, work, wants_scheme=wanted is not None))
         plan_notes = (
-            *ended.remarks,
-            *filter(None, [threads_remark, fixed_shapes_line(work, ended.speedup), search.why_float]),
+            *ended.notes,
+            *filter(None, [threads_note, fixed_shapes_note(work, ended.speedup), result.why_float]),
             *notes.of_plan(settled, decision, built, limits),
         )
         outcome = replace(
@@ -147,9 +144,9 @@ def optimize(
             search_notes=search_notes,
             schemes=screened.schemes,
             forms=screened.forms,
-            curve=search.curve,
+            curve=result.curve,
             interrupted=interrupted,
-            reused_errors=reuse.evaluations if reuse is not None and search.error is reuse else 0,
+            reused_errors=reuse.evaluations if reuse is not None and result.error is reuse else 0,
         )
         settled.kept.forget("switchable")
         settled.kept.forget("answers")
@@ -160,35 +157,96 @@ def optimize(
 class _SearchResult:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
     for the report what was tried. `error` is the study of errors, before plans corrected it. `why_float` says
-    why no plan was made, or is ""."""
+    why no plan was made."""
 
     work: Work
     screened: Screened
     decision: Decision
-    doubts: tuple[str, ...]
+    doubts: tuple[Note, ...]
     curve: tuple[Level, ...] = ()
     error: ErrorModel | None = None
-    why_float: str = ""
+    why_float: Note | None = None
 
 
-@dataclass(slots=True)
-class _SoFar:
-    """What a search has when it is stopped: the races of forms, and the best profile."""
+class _Search:
+    """A search, and what it has so far: the races of forms, and the best profile. `watched` ends it when the time is
+    up."""
 
-    screened: Screened | None = None
-    profile: Profile | None = None
+    def __init__(self, wanted: Scheme | None, clock: Clock, progress: Progress | None) -> None:
+        self._wanted, self._clock = wanted, clock
+        self._screened: Screened | None = None
+        self._profile: Profile | None = None
+        self.watched = Watched(progress, self._so_far)
 
-    def delivers(self, *, is_forced: bool) -> bool:
-        """Whether anything can be delivered: where blocks are forced into int8, float cannot."""
-        if self.screened is None or self.profile is None:
-            return False
-        return not is_forced or bool(self.screened.work.kept.all("tried"))
+    def run(self, work: Work, limits: Limits, study: Callable[..., ErrorModel]) -> _SearchResult:
+        """Screen places and forms, profile, study errors, plan. Where a bound shows that no plan can be faster than
+        float, what would follow is not measured."""
+        assert limits.max_error is not None, "a limit was given"
+        clock, is_forced = self._clock, bool(limits.int8_blocks)
+        there = work.at(clock.effort("screen"))
+        screened = screen(there, self._wanted, limits.max_error, limits.metric, is_forced=is_forced)
+        clock.lap("screen")
+        self._screened, self._profile = screened, screened.profile
+        if screened.profile is not None and not is_forced:  # from here on there is something to deliver
+            self.watched.end_s = clock.search_ends_s()
+        settled, chosen, bases = screened.work, screened.scheme, screened.places.floats.errors
+        if not screened.planned:
+            return self._float_stays(limits, screened.why)
+        measured = profiles(settled.at(clock.effort("profile")), screened.planned, chosen, screened.mixes)
+        clock.lap("profile")
+        best, self._profile = next(iter(measured.items()))
+        if not is_forced:
+            self.watched.end_s = clock.search_ends_s()
+            if why := _no_gain(settled, screened, measured, limits):
+                return self._float_stays(limits, why)
+        inner = left_for_int8(limits.max_error, bases.get(best, 0.0))
+        error = study(settled.in_place(studied(measured)), self._profile, near=inner, effort=clock.effort("error"))
+        clock.lap("error")
+        settled = settled.at(clock.effort("plan"))
+        decision = decide(settled, measured, error, limits, floats=screened.places.floats)
+        levels = curve(
+            decision.tables(settled),
+            limits,
+            base=bases.get(decision.profile.conditions.runtime, 0.0),
+            ahead=decision.ahead(),
+            effort=settled.effort,
+        )
+        clock.lap("plan")
+        # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
+        doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
+        return _SearchResult(settled, screened, decision, doubts, levels, error)
 
-    def text(self) -> str:
+    def stopped(self, limits: Limits) -> _SearchResult | None:
+        """The best so far of a search that was stopped; None if nothing can be delivered: where blocks are forced into
+        int8, float cannot."""
+        self.watched.end_s = inf
+        if self._screened is None or self._profile is None:
+            return None
+        work, tried = self._screened.work.at(LEAST), self._screened.work.kept.all("tried")
+        if not tried:
+            return None if limits.int8_blocks else self._float_stays(limits, STOPPED)
+        decision = best_so_far(work, self._profile, tried, limits, self._screened.places.floats)
+        self._clock.lap("plan")
+        return _SearchResult(work, self._screened, decision, (), why_float=STOPPED)
+
+    def _float_stays(self, limits: Limits, why: Note | None) -> _SearchResult:
+        """The result without a plan."""
+        screened, profile = self._screened, self._profile
+        assert screened is not None, "what is not planned was raced"
+        assert profile is not None, "what is not planned was raced"
+        work, place = screened.work.at(self._clock.effort("plan")), profile.conditions.runtime
+        errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
+        int8_error = errors[0] if errors and errors[0] is not None else 0.0
+        decision = float_stays(work, profile, int8_error, limits, screened.places.floats)
+        doubts = doubts_without_study(work, profile)
+        self._clock.lap("plan")
+        return _SearchResult(work, screened, decision, doubts, why_float=why)
+
+    def _so_far(self) -> str:
         """What would be delivered now, to stand behind the name of a stage; "" if nothing would."""
-        if self.screened is None:
+        if self._screened is None:
             return ""
-        ledgers: Iterable[Ledger] = self.screened.work.kept.all("tried").values()
+        ledgers: Iterable[Ledger] = self._screened.work.kept.all("tried").values()
         holding = [entry for ledger in ledgers for entry in ledger.entries.values() if entry.holds]
         floats = [entry.predicted_s for entry in holding if entry.name == FLOAT_RUN]
         fastest_s = min((entry.predicted_s for entry in holding), default=0.0)
@@ -197,65 +255,8 @@ class _SoFar:
         return f" (so far about {floats[0] / fastest_s:.2f} × as fast)"
 
 
-def _stopped(screened: Screened, profile: Profile, limits: Limits, clock: Clock) -> _SearchResult:
-    """The best so far of a search that was stopped."""
-    work, tried = screened.work.at(LEAST), screened.work.kept.all("tried")
-    if not tried:
-        return _float_stays(screened, profile, limits, STOPPED, clock)
-    decision = best_so_far(work, profile, tried, limits, screened.places.floats)
-    clock.lap("plan")
-    return _SearchResult(work, screened, decision, (), why_float=STOPPED)
-
-
-def _searched(
-    work: Work,
-    wanted: Scheme | None,
-    limits: Limits,
-    study: Callable[..., ErrorModel],
-    clock: Clock,
-    so_far: _SoFar,
-    watched: Watched,
-) -> _SearchResult:
-    """Screen places and forms, profile, study errors, plan. Where a bound shows that no plan can be faster than float,
-    what would follow is not measured."""
-    assert limits.max_error is not None, "a limit was given"
-    is_forced = bool(limits.int8_blocks)
-    screened = screen(work.at(clock.effort("screen")), wanted, limits.max_error, limits.metric, is_forced=is_forced)
-    clock.lap("screen")
-    so_far.screened, so_far.profile = screened, screened.profile
-    if screened.profile is not None and not is_forced:  # from here on there is something to deliver
-        watched.end_s = clock.search_ends_s()
-    settled, chosen, bases = screened.work, screened.scheme, screened.places.floats.errors
-    if not screened.planned:
-        assert screened.profile is not None, "what is not planned was raced"
-        return _float_stays(screened, screened.profile, limits, screened.why, clock)
-    measured = profiles(settled.at(clock.effort("profile")), screened.planned, chosen, screened.mixes)
-    clock.lap("profile")
-    best, home = next(iter(measured.items()))
-    so_far.profile = home
-    if not is_forced:
-        watched.end_s = clock.search_ends_s()
-        if why := _no_gain(settled, screened, measured, limits):
-            return _float_stays(screened, home, limits, why, clock)
-    inner = left_for_int8(limits.max_error, bases.get(best, 0.0))
-    error = study(settled.in_place(studied(measured)), home, near=inner, effort=clock.effort("error"))
-    clock.lap("error")
-    settled = settled.at(clock.effort("plan"))
-    decision = decide(settled, measured, error, limits, floats=screened.places.floats)
-    levels = curve(
-        decision.tables(settled),
-        limits,
-        base=bases.get(decision.profile.conditions.runtime, 0.0),
-        ahead=decision.ahead(),
-        effort=settled.effort,
-    )
-    clock.lap("plan")
-    doubts = tuple(note for note in error.notes if note != saturating_sums(chosen, saturates=True))  # of the plan
-    return _SearchResult(settled, screened, decision, doubts, levels, error)
-
-
-def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> str:
-    """Why no plan can be faster than the fastest float model, whatever the limit on its error; "" if one may be."""
+def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> Note | None:
+    """Why no plan can be faster than the fastest float model, whatever the limit on its error; None if one may be."""
     floats = {place.variant.runtime: place.seconds for place in screened.places.rows if not place.refused}
     fastest_s = min((seconds for seconds in floats.values() if seconds is not None), default=None)
     free = replace(limits, max_error=None, also=())
@@ -266,16 +267,6 @@ def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], li
         own_s = floats.get(place)
         best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
     if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):
-        return ""
-    return f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
-
-
-def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str, clock: Clock) -> _SearchResult:
-    """The result without a plan."""
-    work, place = screened.work.at(clock.effort("plan")), profile.conditions.runtime
-    errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
-    int8_error = errors[0] if errors and errors[0] is not None else 0.0
-    decision = float_stays(work, profile, int8_error, limits, screened.places.floats)
-    doubts = doubts_without_study(work, profile)
-    clock.lap("plan")
-    return _SearchResult(work, screened, decision, doubts, why_float=why)
+        return None
+    text = f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
+    return Note(Kind.NO_GAIN, text)

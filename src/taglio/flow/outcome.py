@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from taglio.confirm.speedup import Speedup
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.tally import OtherLoss, PartLoss
+from taglio.notes import Kind, Note
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Conditions, Profile
 from taglio.profile.wall_time import WallTime
@@ -91,8 +92,8 @@ class Outcome:
     plan_sha256: str = ""
     metric: Metric = RELATIVE
     doubt: str | None = None
-    notes: tuple[str, ...] = ()
-    search_notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    search_notes: tuple[Note, ...] = ()
     also: tuple[Bound, ...] = ()
     forms: tuple[Measurement, ...] = ()
     curve: tuple[Level, ...] = ()
@@ -153,14 +154,14 @@ class Outcome:
         table = ["  ".join(line).rstrip() for line in lines]
         confirmed = [] if self.speedup is None else [f"the plan is {self.speedup} as fast as float32"]
         rated = [] if self.rate is None else [f"run as {self.rate.way}: {self.rate}"]
-        return "\n".join([*table, *confirmed, *rated, *(f"Note: {remark}" for remark in self.unsure())])
+        return "\n".join([*table, *confirmed, *rated, *(f"Note: {note}" for note in self.unsure())])
 
-    def unsure(self) -> tuple[str, ...]:
+    def unsure(self) -> tuple[Note, ...]:
         """What makes the figures less sure: `doubt`, a change of the machine's speed, and `notes`."""
-        return (*([self.doubt] if self.doubt else []), *self.noted())
+        return (*([Note(Kind.BUSY_MACHINE, self.doubt)] if self.doubt else []), *self.noted())
 
-    def noted(self) -> tuple[str, ...]:
-        """`notes`, after a line on how far the machine's speed changed since the profile, if it did."""
+    def noted(self) -> tuple[Note, ...]:
+        """`notes`, after one on how far the machine's speed changed since the profile, if it did."""
         if abs(self.drift - 1.0) <= STEADY:
             return self.notes
         change = f"{abs(self.drift - 1.0) * 100:.0f}\u00a0% {'slower' if self.drift > 1.0 else 'faster'}"
@@ -168,7 +169,7 @@ class Outcome:
         ratio = self.ratio(self.plan)
         if ratio is not None:
             line += f": predicted ÷ measured is {ratio:.3f} for the plan, {ratio * self.drift:.3f} corrected for that"
-        return (line, *self.notes)
+        return (Note(Kind.FACT, line), *self.notes)
 
     def ratio(self, variant: Figures) -> float | None:
         """Predicted over measured latency, not corrected for drift; None where the profile does not predict it."""

@@ -18,10 +18,9 @@ from taglio.cluster.planning.workload import Objective, Workload, parse_objectiv
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, Infeasible
-from taglio.flow.pareto import Axis, Front, front, with_error
+from taglio.flow.pareto import with_error
 from taglio.flow.workspace import PROFILE
 from taglio.lab.work import Work, require_own
-from taglio.model.graph import Graph
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.result import GAP, Limits, Plan
 from taglio.profile.result import Profile, in_components, scaled
@@ -138,18 +137,15 @@ def candidate(
     limits = replace(
         limits_for(work, user_limits(max_error, min_score, max_drop), keep_float, force_int8),
         device_pins=tuple(pinned_devices(work.graph, pins, keep_off).items()),
-        device_exclusions=by_device(work.graph, "keep_off", keep_off),
+        device_exclusions=tuple(
+            (block, device) for device, blocks in matches(work.graph, "keep_off", keep_off) for block in blocks
+        ),
         max_latency_s=max_latency_s,
         max_energy_joules=max_energy_j,
         min_rate_per_s=min_rate_per_s,
         max_steps=max_steps,
     )
     return Candidate(name or work.name, work, profile, error, limits, rate_per_s, profiles or {})
-
-
-def by_device(graph: Graph, argument: str, texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """(block, device) of every block that DEVICE=PATTERN matches."""
-    return tuple((name, device) for device, names in matches(graph, argument, texts) for name in names)
 
 
 def source(cluster: Cluster, device: Device) -> tuple[str, float]:
@@ -283,30 +279,6 @@ def _none_holds(models: Sequence["_Judged"], tried: Sequence[Answer]) -> str:
     argument = candidate.limits.metric.argument
     more = "lower" if argument == "min_score" else "raise"
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: {more} `{argument}`"
-
-
-def pareto(
-    candidates: Sequence[Candidate],
-    cluster: Cluster,
-    axis: Axis,
-    *,
-    points: int = 8,
-    gap: float = GAP,
-    time_limit_s: float = 4.0,
-    progress: Progress | None = None,
-) -> Front:
-    """Plans of all models that trade latency for error, energy or throughput; `time_limit_s` is per placement."""
-    not_negative("gap", gap)
-    for argument, value in (("points", points), ("time_limit_s", time_limit_s)):
-        positive(argument, value)
-    if axis == "energy" or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
-        cluster.refuse_without_watts()
-
-    def plan(works: Sequence[Workload], objective: Objective) -> Answer:
-        return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)
-
-    works = [replace(candidate.workload(cluster), name=candidate.work.name) for candidate in candidates]
-    return front(works, axis, plan, points=points, progress=progress)
 
 
 def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> RunningPlans:

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from taglio import artifact
+from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
 from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, Handling
 from taglio.cluster.planning.explain import Alternative, again, limits_cost, runner_up, what_if
 from taglio.cluster.planning.place import Answer
+from taglio.cluster.planning.place import place as solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.errors import BadOption
 from taglio.flow.error import error_of_workspace
-from taglio.flow.pareto import AXES, Front
+from taglio.flow.pareto import AXES, Front, front
 from taglio.flow.place import Candidate, candidate, moving_from, source
-from taglio.flow.place import pareto as front_of
 from taglio.flow.place import place as place_all
 from taglio.flow.workspace import PLAN, PROFILE, keep_plan, reopen_profiled
 from taglio.model.graph import Graph
@@ -156,21 +157,28 @@ def pareto(
     time_limit_s: float = 4.0,
     progress: Progress | None = None,
     **limits: Any,
-) -> tuple[str, Front]:
-    """The name of the model in `folder`, and plans of it and `others` that trade latency for error, energy or
-    throughput."""
+) -> Front:
+    """Plans of the model in `folder` and `others` that trade latency for error, energy or throughput; `time_limit_s` is
+    per placement."""
     first, _, axis = axes.partition(",")
     if first != "latency" or axis not in AXES:
         raise BadOption(f'`axes` "{axes}": give latency,error, latency,energy or latency,throughput')
+    not_negative("gap", gap)
+    for argument, value in (("points", points), ("time_limit_s", time_limit_s)):
+        positive(argument, value)
     cluster, _ = opened(cluster_path)
+
+    def plan(works: Sequence[Workload], aim: Objective) -> Answer:
+        return solve(works, cluster, aim, gap=gap, time_limit_s=time_limit_s)
+
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
-        result = front_of(
-            candidates, cluster, axis, points=points, gap=gap, time_limit_s=time_limit_s, progress=progress
-        )
-        work = candidates[0].work
-        artifact.save(folders[0] / f"{PARETO}.json", PARETO, work.model.sha256, result)
-    return work.name, result
+        if axis == "energy" or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
+            cluster.refuse_without_watts()
+        works = [replace(candidate.workload(cluster), name=candidate.work.name) for candidate in candidates]
+        result = front(works, axis, plan, points=points, progress=progress)
+        artifact.save(folders[0] / f"{PARETO}.json", PARETO, candidates[0].work.model.sha256, result)
+    return result
 
 
 def _reread(folder: Path, graph: Graph, name: str) -> Plan:

@@ -70,7 +70,7 @@ def quantize(
         schemes = [*dict.fromkeys(precision.scheme for precision in assignment.values() if precision.scheme)]
         names = tuple(assignment)
         proto = QdqBuilder(work.model, work.graph, work.ranges()).build(assignment)
-        doubts = tuple(filter(None, (saturating_sums(scheme, saturates) for scheme in schemes)))
+        doubts = tuple(note.text for scheme in schemes if (note := saturating_sums(scheme, saturates)))
     else:
         proto = QdqBuilder(work.model, work.graph).build(dict.fromkeys(names, form))
     result = replace(_judged(work, method, names, proto, measured or proto), candidates=len(candidates))
@@ -113,6 +113,6 @@ def _judged(
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
         error=max(part.loss for part in parts),
-        notes=work.remarks,
+        notes=tuple(note.text for note in work.notes),
         parts=parts,
     )

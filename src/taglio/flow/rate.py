@@ -13,9 +13,12 @@ from taglio.cores import available_cores
 from taglio.deploy.write import Answered, write_samples, write_source
 from taglio.errors import BadOption
 from taglio.flow.confirm import raced_inputs, write_plan
+from taglio.flow.ending import Ended
 from taglio.flow.joining import interface, why_alone
+from taglio.flow.running import in_way
 from taglio.lab.work import Work
 from taglio.memory import make_room
+from taglio.notes import Kind, Note
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.run.in_process import Executor
@@ -51,22 +54,8 @@ class RatePatience:
     fewest: int = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Rated:
-    """The decision for the model that is delivered, and the rate of its way."""
-
-    decision: Decision
-    rate: Rate
-
-    def remarks(self) -> tuple[str, ...]:
-        """What the user should know of it."""
-        joined = f"requests are not joined: {self.rate.alone}" if self.rate.alone else ""
-        left_out = [f"not measured: {what}" for what in self.rate.left_out]
-        return tuple(filter(None, [joined, *left_out]))
-
-
-def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: RatePatience) -> Rated:
-    """The fastest of float and the best plans, each in the way that suits it.
+def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: RatePatience) -> Ended:
+    """The fastest of float and the best plans, each in the way that suits it, confirmed.
 
     Raises BadOption if a limit on latency is below the fastest single run, or one on memory below what any way takes,
     and MeasurementFailed for what cannot be run.
@@ -93,7 +82,13 @@ def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: 
         if not finalists:
             raise _nothing_fits(tries)
         rate = _Confirmation(work, there, tries, patience).of(finalists)
-        return Rated(decisions[rate.model], rate)
+    work = work.but(setup=in_way(work.setup, rate.way))
+    return Ended(work, decisions[rate.model], None, rate, _notes(rate))
+
+
+def _notes(rate: Rate) -> tuple[Note, ...]:
+    joined = [Note(Kind.NOT_JOINED, f"requests are not joined: {rate.alone}")] if rate.alone else []
+    return (*joined, *(Note(Kind.NOT_MEASURED, f"not measured: {what}") for what in rate.left_out))
 
 
 def _nothing_fits(tries: Tries) -> BadOption:

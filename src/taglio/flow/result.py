@@ -118,15 +118,11 @@ def load(folder: str | os.PathLike[str]) -> Result:
         sha256 = plan.model_sha256
         graph = artifact.load(path / f"{GRAPH}.json", GRAPH, Graph, model_sha256=sha256)
         profile = artifact.load(path / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
-        error = None
-        if (path / f"{ERROR}.json").exists():
-            error = artifact.load(path / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=sha256)
+        error = workspace.load_if_present(path, ERROR, ErrorModel, sha256)
         for kind, value in ((PROFILE, profile), (ERROR, error), (PLAN, plan)):
             if value is not None:
                 workspace.fits(path / f"{kind}.json", value, graph, kind)
-        table = None
-        if (path / f"{OUTCOME}.json").exists():
-            table = artifact.load(path / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=sha256)
+        table = workspace.load_if_present(path, OUTCOME, Outcome, sha256)
         setup = artifact.load(path / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
         built = replace(read(path / COMPONENTS, sha256), samples=read_samples(path / DEPLOY))
         workspace.built_from(path, built, plan)
@@ -144,8 +140,5 @@ def write(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[M
             artifact.save(folder / f"{kind}.json", kind, sha256, value)
     if result.table is not None:
         artifact.save(folder / f"{OUTCOME}.json", OUTCOME, sha256, result.table)
-    manifest = result.built.write(folder / COMPONENTS)
-    delivery = Delivery(result.setup, result.profile, result.plan, result.table, result.built.samples, with_samples)
-    delivered = deliver(folder / DEPLOY, folder / COMPONENTS, manifest, delivery)
-    workspace.keep_delivered(folder, result.plan, delivered.proof)
-    return manifest, delivered
+    delivery = Delivery(result.setup, result.profile, result.plan, result.table, with_samples)
+    return deliver(folder, result.built, delivery)

@@ -68,7 +68,6 @@ def run_steps(
     *,
     steps: int = 100,
     runtime: str | None = None,
-    progress: Progress | None = None,
 ) -> StepsReport:
     """Time `steps` steps of a session of the built plan beside one of the float model; each step passes its states to
     the next. Raises BadOption for a model without states, or if `built` is of another plan."""
@@ -76,7 +75,7 @@ def run_steps(
     options, expected, feeds = _as_profiled(work, profile), _expected_s(work, profile, plan), work.steps
     with work.stored() as model:
         executor = built.open(options, runtime)
-        return time_steps(executor, model, feeds, steps, predicted_s=expected, progress=progress)
+        return time_steps(executor, model, feeds, steps, predicted_s=expected, progress=work.progress)
 
 
 def moved(profile: Profile, plan: Plan, here: Collection[str]) -> str:

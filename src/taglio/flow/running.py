@@ -1,15 +1,16 @@
 """How a result is to be run, as the user asks: for the latency of a run or for a rate, with threads that are given or
 chosen. Measures nothing itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from taglio.arguments import positive
-from taglio.errors import BadOption, MeasurementFailed
-from taglio.flow.threads import with_threads_of_plan, with_threads_of_source
+from taglio.errors import BadOption
+from taglio.flow.threads import with_threads
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
+from taglio.notes import Note
 from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from taglio.ways.choose import Goal
@@ -30,16 +31,9 @@ class Running:
         alone = self.rate is not None and given.get("threads") is None
         return {**given, "threads": 1} if alone else dict(given)
 
-    def begun(self, work: Work) -> tuple[Work, str]:
-        """The work with the threads that suit the source model, if they are chosen, and a remark."""
-        return _fitted(lambda: with_threads_of_source(work), work) if self.threads else (work, "")
-
-    def fitted(self, work: Work, plan: Plan, remark: str) -> tuple[Work, str]:
-        """The same with those that suit a plan; `remark` is kept where they are as before."""
-        if not self.threads:
-            return work, remark
-        work, other = _fitted(lambda: with_threads_of_plan(work, plan), work)
-        return work, other or remark
+    def fitted(self, work: Work, plan: Plan | None = None) -> tuple[Work, Note | None]:
+        """The work with the threads that suit the source model, or a plan, if they are chosen, and a note."""
+        return with_threads(work, plan) if self.threads else (work, None)
 
 
 def running(objective: str, max_latency_s: float | None, settings: Mapping[str, Any] | None) -> Running:
@@ -58,11 +52,3 @@ def running(objective: str, max_latency_s: float | None, settings: Mapping[str, 
 def in_way(setup: Setup, way: Way) -> Setup:
     """The set-up of a result that is delivered in a way."""
     return replace(setup, threads=way.threads, spinning=way.spinning, at_once=way.at_once, joined=way.joined)
-
-
-def _fitted(fit: Callable[[], tuple[Work, str]], work: Work) -> tuple[Work, str]:
-    """The work with other threads if they can be raced, else as it is."""
-    try:
-        return fit()
-    except (BadOption, MeasurementFailed) as error:
-        return work, f"the threads were not chosen: {error}"

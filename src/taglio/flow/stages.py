@@ -23,7 +23,7 @@ from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
-from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, MADE_FROM, PROFILE, RUN, SETUP
+from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PROFILE, RUN, SETUP
 from taglio.lab.build import Built, read
 from taglio.lab.build import build as build_plan
 from taglio.lab.work import Work
@@ -124,26 +124,17 @@ def build(folder: Path, *, samples: bool = True, progress: Progress | None = Non
         work, measured = workspace.reopen_profiled(draft)
         chosen = workspace.read_plan(draft, work, measured)
         built = build_plan(work, chosen, progress=progress)
-        manifest = built.write(draft / COMPONENTS)
-        delivery = Delivery(work.setup, measured, chosen, None, built.samples, samples)
-        delivered = deliver(draft / DEPLOY, draft / COMPONENTS, manifest, delivery)
-        workspace.keep_delivered(draft, chosen, delivered.proof)
+        manifest, delivered = deliver(draft, built, Delivery(work.setup, measured, chosen, None, samples))
     assert built.proof is not None, "build proves"
     return manifest, built.proof, delivered
 
 
 def build_for_limit(
-    folder: Path,
-    *,
-    max_error: Bounds | None = None,
-    min_score: Bounds | None = None,
-    max_drop: Bounds | None = None,
-    samples: bool = True,
-    progress: Progress | None = None,
+    folder: Path, *, samples: bool = True, progress: Progress | None = None, **limits: Bounds
 ) -> tuple[Result, Manifest, Delivered]:
-    """Replace what `optimize` delivered by the fastest plan for another limit, from what it measured; limits that are
-    not given stay. Raises Infeasible if no plan keeps them."""
-    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    """Replace what `optimize` delivered by the fastest plan for other `limits` (`max_error`, `min_score`, `max_drop`),
+    from what it measured; those that are not given stay. Raises Infeasible if no plan keeps them."""
+    wanted = refuse_no_limit(user_limits(**limits))
     with changing(folder) as draft:
         result = for_another_limit(draft, wanted, progress)
         return result, *write(draft, result, with_samples=samples)
@@ -164,7 +155,7 @@ def run_steps(folder: Path, steps: int, runtime: str | None = None, progress: Pr
     """Time the steps of a session beside the float model's, both in `runtime` (None: the plan's)."""
     with held(folder):
         work, measured, known, built = _reopen_built(folder)
-        return time_run_steps(work, measured, known, built, steps=steps, runtime=runtime, progress=progress)
+        return time_run_steps(work.telling(progress), measured, known, built, steps=steps, runtime=runtime)
 
 
 def _reopen_built(folder: Path) -> tuple[Work, Profile, Plan, Built]:

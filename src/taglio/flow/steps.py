@@ -63,7 +63,7 @@ class Stepped:
         labels = None if dataset.labels is None else dataset.labels[kept]
         names = [dataset.names[row] for row in kept]
         dropped = dataset.dropped + len(dataset.samples) - len(kept)
-        return assemble(dataset.source, samples, names, labels, dropped, dataset.remarks)
+        return assemble(dataset.source, samples, names, labels, dropped, dataset.notes)
 
     def _proto(self) -> tuple[Path, onnx.ModelProto]:
         path = self._source if isinstance(self._source, Path) else IN_MEMORY

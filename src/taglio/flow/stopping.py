@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from taglio.notes import Kind, Note
 from taglio.progress import Progress
 
 # The note of a result whose search was stopped.
-STOPPED = "the search was stopped before it was done: this is the best that it had"
+STOPPED = Note(Kind.STOPPED, "the search was stopped before it was done: this is the best that it had")
 
 
 class TimeIsUp(BaseException):

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from taglio.confirm.race import Patience, compared
 from taglio.cores import available_cores
 from taglio.deploy.write import write_in_way, write_source
-from taglio.errors import plural
+from taglio.errors import BadOption, MeasurementFailed, plural
 from taglio.flow.confirm import raced_inputs, write_plan
 from taglio.lab.work import Work
+from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
@@ -25,59 +25,45 @@ def numbers_of_threads(cores: int) -> list[int]:
     return sorted({1, max(1, cores // 2), cores})
 
 
-def with_threads_of_source(work: Work) -> tuple[Work, str]:
-    """The work with as many threads as suit the source model in ONNX Runtime, and a remark. Raises MeasurementFailed if
-    it cannot be run."""
-    numbers = numbers_of_threads(available_cores())
+def with_threads(work: Work, plan: Plan | None = None) -> tuple[Work, Note | None]:
+    """The work with as many threads as suit the source model in ONNX Runtime, or a `plan`, and a note where they were
+    chosen or could not be raced. Beside a plan, the source is still raced with its own number."""
+    now, candidates = work.setup.threads, numbers_of_threads(available_cores())
+    numbers = candidates if plan is None else sorted({*candidates, now})
     if len(numbers) == 1:
-        return work, ""
+        return work, None
+    try:
+        speeds = _speeds(work, plan, numbers)
+    except (BadOption, MeasurementFailed) as error:
+        return work, Note(Kind.THREADS, f"the threads were not chosen: {error}")
+    best = min(number for number in numbers if speeds[number] * _WORTH >= max(speeds.values()))
+    gains = {number: speeds[best] / speeds[number] for number in numbers if number != best}
+    if plan is None:
+        others = " and ".join(f"{gain:.2f} × as fast as with {number}" for number, gain in gains.items())
+        text = f"float32 runs with {plural(best, 'thread')}: {others}"
+        return work.but(setup=replace(work.setup, threads=best)), Note(Kind.THREADS, text)
+    if gains.get(now, 1.0) < _WORTH:
+        return work, None
+    text = f"the plan runs with {plural(best, 'thread')}: {gains[now]:.2f} × as fast as with float32's {now}"
+    setup = replace(work.setup, threads=best, source_threads=work.setup.threads_of_source)
+    return work.but(setup=setup), Note(Kind.THREADS, text)
+
+
+def _speeds(work: Work, plan: Plan | None, numbers: Sequence[int]) -> dict[int, float]:
+    """By number of threads, the speed of the source model or a plan as a multiple of that with the first number, over a
+    few openings. Raises MeasurementFailed for what cannot be run, and BadOption for what cannot be delivered."""
     inputs = [spec.name for spec in work.inputs]
-    with scratch() as root:
-        folders = [root / str(threads) for threads in numbers]
-        for threads, folder in zip(numbers, folders, strict=True):
-            folder.mkdir()
-            write_source(folder, work.source, inputs, work.outputs, threads)
-        ratios = _ratios(work, folders)
-    best = _fewest(numbers, ratios)
-    others = [
-        f"{ratios[best] / ratio:.2f} × as fast as with {number}"
-        for number, ratio in zip(numbers, ratios, strict=True)
-        if number != numbers[best]
-    ]
-    remark = f"float32 runs with {plural(numbers[best], 'thread')}: {' and '.join(others)}"
-    return work.but(setup=replace(work.setup, threads=numbers[best])), remark
-
-
-def with_threads_of_plan(work: Work, plan: Plan) -> tuple[Work, str]:
-    """The work with as many threads as suit a plan, and a remark where these are others than before. The source is
-    still raced with its own number. Raises as `with_threads_of_source`, and BadOption for what cannot be delivered."""
-    now, numbers = work.setup.threads, numbers_of_threads(available_cores())
-    numbers = sorted({*numbers, now})
-    if len(numbers) == 1:
-        return work, ""
     with scratch() as root, scratch() as delivered, scratch() as components:
-        write_plan(work, plan, delivered, components)
-        folders = [root / str(threads) for threads in numbers]
-        for threads, folder in zip(numbers, folders, strict=True):
-            write_in_way(folder, delivered, Way(threads, spinning=work.setup.spinning))
-        ratios = _ratios(work, folders)
-    best, current = _fewest(numbers, ratios), numbers.index(now)
-    gain = ratios[best] / ratios[current]
-    if gain < _WORTH:
-        return work, ""
-    remark = f"the plan runs with {plural(numbers[best], 'thread')}: {gain:.2f} × as fast as with float32's {now}"
-    setup = replace(work.setup, threads=numbers[best], source_threads=work.setup.threads_of_source)
-    return work.but(setup=setup), remark
-
-
-def _ratios(work: Work, folders: Sequence[Path]) -> list[float]:
-    """The speed of each of `folders` as a multiple of that of the first, over a few openings."""
-    first, *others = folders
-    with work.lab.openings(raced_inputs(work)) as race:
-        return [1.0, *(speedup.ratio for speedup in compared(race, first, others, _PATIENCE))]
-
-
-def _fewest(numbers: Sequence[int], ratios: Sequence[float]) -> int:
-    """The index of the fewest threads that are about as fast as the fastest."""
-    most = max(ratios)
-    return min(index for index in range(len(numbers)) if ratios[index] * _WORTH >= most)
+        folders = [root / str(number) for number in numbers]
+        if plan is not None:
+            write_plan(work, plan, delivered, components)
+        for number, folder in zip(numbers, folders, strict=True):
+            if plan is None:
+                folder.mkdir()
+                write_source(folder, work.source, inputs, work.outputs, number)
+            else:
+                write_in_way(folder, delivered, Way(number, spinning=work.setup.spinning))
+        first, *others = folders
+        with work.lab.openings(raced_inputs(work)) as race:
+            ratios = [1.0, *(speedup.ratio for speedup in compared(race, first, others, _PATIENCE))]
+    return dict(zip(numbers, ratios, strict=True))

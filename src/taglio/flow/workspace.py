@@ -7,7 +7,6 @@ from typing import TypeVar
 import onnx
 
 from taglio import artifact
-from taglio.deploy.prove import DeployProof
 from taglio.deploy.write import SAMPLES_FOLDER
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
@@ -104,7 +103,7 @@ def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
     return Found(data_sha256, ranges, floats)
 
 
-def _known(path: Path, kind: str, expected: type[T], sha256: str) -> T | None:
+def _known(path: Path, kind: str, expected: type[T], sha256: str | None) -> T | None:
     try:
         return artifact.load(path, kind, expected, model_sha256=sha256)
     except BadArtifact:  # it will be computed again
@@ -144,12 +143,15 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     return work, measured
 
 
+def load_if_present(folder: Path, kind: str, expected: type[T], sha256: str | None = None) -> T | None:
+    """An artifact of a workspace, for the model `sha256` (None: any); None if its stage has not run."""
+    path = folder / f"{kind}.json"
+    return artifact.load(path, kind, expected, model_sha256=sha256) if path.exists() else None
+
+
 def last_error(folder: Path) -> ErrorModel | None:
     """The error model that an earlier run left, of whatever model; None if there is none that can be read."""
-    try:
-        return artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel)
-    except BadArtifact:
-        return None
+    return _known(folder / f"{ERROR}.json", ERROR, ErrorModel, None)
 
 
 def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
@@ -202,9 +204,3 @@ def keep_plan(folder: Path, plan: Plan) -> None:
     if before != plan.fingerprint():
         drop(folder, *MADE_FROM[PLAN])
     artifact.save(path, PLAN, plan.model_sha256, plan)
-
-
-def keep_delivered(folder: Path, plan: Plan, proof: DeployProof | None) -> None:
-    """Store the proof of what was delivered, if anything was."""
-    if proof is not None:
-        artifact.save(folder / f"{DELIVERED}.json", DELIVERED, plan.model_sha256, proof)

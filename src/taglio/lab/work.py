@@ -36,6 +36,7 @@ from taglio.model.graph import Graph
 from taglio.model.inputs import free_dimensions, input_specs
 from taglio.model.load import Model as Network
 from taglio.model.written import SourceModel, as_written, open_exact
+from taglio.notes import Kind, Note
 from taglio.profile.effort import Effort
 from taglio.profile.stopwatch import FEEDS, Stopwatch
 from taglio.progress import Progress
@@ -154,10 +155,11 @@ class Work:
         return tuple(map(shapes_of, self.timed)) if any(spec.dynamic for spec in self.model.inputs) else ()
 
     @property
-    def remarks(self) -> tuple[str, ...]:
-        """Notes for the user about the model, such as random answers, and about how the data was read."""
-        about = (*self.model.remarks, *filter(None, [self.agreement.remark]))
-        return tuple(dict.fromkeys(about + self.data.calibration.remarks + self.data.held_out.remarks))
+    def notes(self) -> tuple[Note, ...]:
+        """What the user should know about the model, such as random answers, and about how the data was read."""
+        reference = [Note(Kind.REFERENCE, self.agreement.remark)] if self.agreement.remark else []
+        about = (*self.model.notes, *reference, *self.data.calibration.notes, *self.data.held_out.notes)
+        return tuple(dict.fromkeys(about))
 
     @property
     def agreement(self) -> Agreement:

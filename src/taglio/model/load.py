@@ -19,6 +19,7 @@ from taglio.model.quantized import fold_weights
 from taglio.model.same import OriginalAnswers
 from taglio.model.simplify import as_it_is, simplify
 from taglio.model.written import as_written
+from taglio.notes import Kind, Note
 from taglio.runtimes.openvino_marks import note_precision
 
 
@@ -28,7 +29,7 @@ class Model:
 
     `sha256` identifies the source file together with the shapes that were fixed. `proto` is the simplified model: it
     keeps the source's inputs and outputs and is never modified after `load`. `no_int8` says why no block can be int8,
-    or "". `store` has the files that hold large weights, or is None. `remarks` are lines for the user, such as that the
+    or "". `store` has the files that hold large weights, or is None. `notes` are for the user, such as that the
     model answers at random (`random`). `run_s` are the seconds that an inference took while loading; 0 if none was run.
     """
 
@@ -40,7 +41,7 @@ class Model:
     proto: onnx.ModelProto
     no_int8: str = ""
     store: weights.WeightFiles | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     run_s: float = 0.0
     random: bool = False
 
@@ -79,11 +80,12 @@ def load(
     inputs = input_specs(path, proto)
     outputs = tuple(value.name for value in proto.graph.output)
     feeds = samples(inputs) if samples else random_feeds(inputs)
-    remarks = [*correct_outputs(proto)]
+    notes = [*correct_outputs(proto)]
     if untied := {dim: text for feed in feeds for dim, text in contradicted(inputs, _sizes(feed)).items()}:
         free_dimensions(proto, untied)
         inputs = input_specs(path, proto)
-        remarks += [f"dimension {dim} is {text}, so it is taken as several" for dim, text in untied.items()]
+        untied_texts = [f"dimension {dim} is {text}, so it is taken as several" for dim, text in untied.items()]
+        notes += [Note(Kind.FACT, text) for text in untied_texts]
     simple, reference = _simplified(path, proto, feeds, samples is not None, store)
     if store is not None:
         store.only(simple)
@@ -93,8 +95,8 @@ def load(
         written.digest.update(b"exact sums")
     name = path.stem if isinstance(source, Path) else proto.graph.name or path.stem
     opset, refusal = declared_opset(simple), no_int8(simple)
-    remarks += [reference.random] if reference.random else []
-    details = (refusal, store, tuple(remarks), reference.run_s, bool(reference.random))
+    notes += [reference.random] if reference.random else []
+    details = (refusal, store, tuple(notes), reference.run_s, bool(reference.random))
     return Model(name, written.digest.hexdigest(), opset, inputs, outputs, simple, *details)
 
 

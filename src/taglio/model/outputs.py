@@ -5,13 +5,14 @@ from onnx import shape_inference
 
 from taglio.data.spec import Dim, shown
 from taglio.model.inputs import spec_of
+from taglio.notes import Kind, Note
 
 Dims = tuple[Dim, ...]
 
 
-def correct_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """Declare, in place, the shape that inference finds for each output whose declared one contradicts it; a line for
-    the user about each.
+def correct_outputs(proto: onnx.ModelProto) -> tuple[Note, ...]:
+    """Declare, in place, the shape that inference finds for each output whose declared one contradicts it; a note
+    on each.
 
     A declared shape is contradicted by another rank, another size, or a dynamic dimension of the inputs where it has a
     size: tools that make a batch dynamic often leave the outputs as they were.
@@ -26,17 +27,15 @@ def correct_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
     except Exception:  # bare RuntimeErrors from C++: nothing is known then
         return ()
     symbols = {dim.dim_param for value in proto.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
-    lines = []
+    notes = []
     for value in proto.graph.output:
         declared, computed = spec_of(value).shape, spec_of(inferred[value.name]).shape
         if declared is None or computed is None or not _contradicts(declared, computed, symbols):
             continue
         value.type.tensor_type.shape.CopyFrom(inferred[value.name].type.tensor_type.shape)
-        lines.append(
-            f"the file declares {shown(declared)} for output {value.name}, but the graph computes {shown(computed)}, "
-            "which is used"
-        )
-    return tuple(lines)
+        text = f"the file declares {shown(declared)} for output {value.name}, but the graph computes {shown(computed)}"
+        notes.append(Note(Kind.FACT, f"{text}, which is used"))
+    return tuple(notes)
 
 
 def _contradicts(declared: Dims, computed: Dims, symbols: set[str]) -> bool:

@@ -14,6 +14,7 @@ from taglio import weights
 from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, writers
 from taglio.model.operators import MOVEMENT, integer
 from taglio.model.simplify import drop_unused_initializers
+from taglio.notes import Kind, Note
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -47,14 +48,15 @@ def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def already_quantized(proto: onnx.ModelProto, requantized: bool = False) -> tuple[str, ...]:
-    """A line on what figures mean if the model is quantised already, or still is after `to_float`; else none."""
+def already_quantized(proto: onnx.ModelProto, requantized: bool = False) -> tuple[Note, ...]:
+    """A note on what figures mean if the model is quantised already, or still is after `to_float`; else none."""
     if not (counts := quantized_operators(proto)):
         return ()
     if requantized:
-        return (f"quantised operators without a known float form stay: {listed(counts)}",)
+        return (Note(Kind.FACT, f"quantised operators without a known float form stay: {listed(counts)}"),)
     what = "the model is quantised already: float32 means the model as given, and other runtimes round it differently"
-    return (f"{what}; to plan from float instead: --requantize (in Python: requantize=True)",)
+    advice = "to plan from float instead: --requantize (in Python: requantize=True)"
+    return (Note(Kind.QUANTIZED_SOURCE, f"{what}; {advice}"),)
 
 
 def listed(counts: Mapping[str, int]) -> str:

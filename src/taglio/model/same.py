@@ -18,6 +18,7 @@ from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
 from taglio.model.operators import RANDOM
 from taglio.model.written import open_exact
+from taglio.notes import Kind, Note
 from taglio.runtimes.difference import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
@@ -31,8 +32,8 @@ _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) nod
 
 class OriginalAnswers:
     """The answers of the original model to `feeds`, up to the first that it cannot run, or to fewer if it is slow.
-    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if two runs on
-    the same feed differ, or ""."""
+    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a note if two runs on the same
+    feed differ."""
 
     def __init__(
         self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
@@ -47,7 +48,8 @@ class OriginalAnswers:
         self._names = [value.name for value in original.graph.output]
         self._feeds = feeds
         self._answers: list[list[Any]] = []
-        self._varies, self.random = 0.0, ""
+        self._varies = 0.0
+        self.random: Note | None = None
         self._is_exact = False
         took_s: list[float] = []
         nodes = [*operators(original)]
@@ -82,10 +84,11 @@ class OriginalAnswers:
                 ]
             self._varies, name = max(differences)
             if self._varies > 0.0:
-                self.random = (
+                self.random = Note(
+                    Kind.RANDOM_ANSWERS,
                     f"the model's answers are random ({', '.join(kinds)}): for the same input output {name} differs by "
                     f"{self._varies:.2%} from run to run, and errors include that: turn the noise off in the data or "
-                    "the model"
+                    "the model",
                 )
 
     def take_exact_answers(self, original: onnx.ModelProto) -> None:

@@ -5,9 +5,8 @@ from math import ceil, floor, inf, isfinite, log10
 
 from taglio.error.loss import RELATIVE_L2, SQNR, Bound, Metric
 from taglio.error.tally import OtherLoss
-from taglio.flow.confirm import UNPROVEN
 from taglio.flow.outcome import Figures, Outcome
-from taglio.flow.stopping import STOPPED
+from taglio.notes import Kind
 from taglio.report.parts import Cell, Part, Table
 from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals, shown, size
 from taglio.search.curve import Level
@@ -28,11 +27,11 @@ def sentence(outcome: Outcome, folder: str) -> str:
     where = f"{folder}/ for {runtime_title(outcome.plan.runtime)}"
     if outcome.rate is not None:
         return f"{outcome.rate}, {_errors(outcome)}: {where}"
-    if float_stays(outcome) and STOPPED in outcome.notes:
+    kinds = {note.kind for note in outcome.notes}
+    if float_stays(outcome) and Kind.STOPPED in kinds:
         return f"float32 so far: the search was stopped before a faster form was found: {where}"
     if float_stays(outcome):
-        is_unproven = any(note.endswith(UNPROVEN) for note in outcome.notes)
-        verdict = "was shown to be faster" if is_unproven else "is faster"
+        verdict = "was shown to be faster" if Kind.UNPROVEN_GAIN in kinds else "is faster"
         return f"float32 stays: no form that keeps {_limits(outcome)} {verdict}: {where}"
     if outcome.speedup is not None:
         return f"{outcome.speedup} as fast as float32, {_errors(outcome)}: {where}"

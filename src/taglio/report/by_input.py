@@ -5,7 +5,7 @@ from taglio.flow.outcome import Outcome
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Chart, Heading, Mark, Part, Text
 from taglio.report.units import allowed, shown
-from taglio.search.unseen import unseen_line
+from taglio.search.unseen import unseen_note
 
 
 def by_input(material: Material) -> list[Part]:
@@ -27,8 +27,8 @@ def _summary(outcome: Outcome) -> str:
     if unseen is None:
         return f"{text} The plan was selected on these inputs."
     text += f" Over {plural(unseen.inputs, 'input')} that the search never saw: {shown(metric, unseen.error)}."
-    line = unseen_line(unseen, metric)
-    return f"{text} {line[:1].upper()}{line[1:]}." if line else text
+    note = unseen_note(unseen, metric)
+    return text if note is None else f"{text} {note.text[:1].upper()}{note.text[1:]}."
 
 
 def _chart(outcome: Outcome) -> Chart:

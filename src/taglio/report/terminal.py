@@ -20,6 +20,7 @@ from taglio.flow import workspace
 from taglio.flow.deliver import Delivered
 from taglio.flow.outcome import Figures, Outcome, Quantized
 from taglio.flow.promise import Checked, Verdict
+from taglio.notes import Note
 from taglio.plan.result import Plan
 from taglio.report import answer, blocks, built, page, placement, predicted_error, predicted_time, remarks, ways
 from taglio.report.console import say, show
@@ -56,7 +57,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
         **_fields(outcome, "doubt", "drift", "scheme", "schemes", "forms", "curve", "stage_seconds"),
         "places": [_point(point) for point in outcome.places],
         "front": [_on_front(outcome, point) for point in outcome.front],
-        "notes": outcome.noted(),
+        **_notes(outcome.noted()),
         **_fields(outcome, "search_samples", "interrupted"),
         "unseen": None if outcome.unseen is None else msgspec.to_builtins(outcome.unseen),
         "peak_memory_bytes": outcome.peak_memory_bytes,
@@ -69,6 +70,16 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
             "report": str(folder / workspace.REPORT),
         },
     }
+
+
+def error_object(model: ErrorModel) -> dict[str, Any]:
+    """The JSON object of `taglio error --json`."""
+    return {**msgspec.to_builtins(model), **_notes(model.notes)}
+
+
+def _notes(notes: Sequence[Note]) -> dict[str, list[str]]:
+    """The texts of notes, and their kinds in the same order."""
+    return {"notes": [note.text for note in notes], "note_kinds": [note.kind.value for note in notes]}
 
 
 def _speedup(outcome: Outcome) -> dict[str, float | None]:

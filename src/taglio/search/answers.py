@@ -15,11 +15,12 @@ from taglio.lab.build import Built, quantized
 from taglio.lab.side_by_side import ErrorOf, answer, opened
 from taglio.lab.work import Work
 from taglio.memory import make_room
+from taglio.notes import Kind, Note
 from taglio.plan.result import Limits, Plan
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Session
 from taglio.search.ledger import Answers
-from taglio.search.unseen import LIKELY, UPPER, Rejected, Unseen, selected_line, share_worse, unseen_line
+from taglio.search.unseen import LIKELY, UPPER, Rejected, Unseen, selected_note, share_worse, unseen_note
 
 # Seconds for running the float model and the chosen one on the calibration inputs.
 _AGAIN_S = 10.0
@@ -93,13 +94,13 @@ def judged_on(work: Work, limits: Limits, count: int) -> ErrorOf:
     return error_of
 
 
-def on_calibration(work: Work, built: Built, limits: Limits) -> str:
-    """A note if a built model breaks the limit on the calibration inputs, or "": a decoder that decides otherwise once
-    changes all that follows, on some inputs. They are not run for a task, or where that takes longer than _AGAIN_S."""
+def on_calibration(work: Work, built: Built, limits: Limits) -> Note | None:
+    """A note if a built model breaks the limit on the calibration inputs: a decoder that decides otherwise once changes
+    all that follows, on some inputs. They are not run for a task, or where that takes longer than _AGAIN_S."""
     metric, most = limits.metric, limits.max_error
     count = work.within(_AGAIN_S / 2.0).runs(len(work.data.calibration.samples), 0)
     if not count or most is None or not metric.smooth:
-        return ""
+        return None
     tally, wanted = Tally(work.parts, metric), work.float_answers(count, work.data.calibration)
     make_room(work.memory_bytes)
     deployed = built.session(work.setup.threads)
@@ -107,10 +108,11 @@ def on_calibration(work: Work, built: Built, limits: Limits) -> str:
         outputs = deployed.run(sample)
         tally.add(reference, [outputs[name] for name in work.model.outputs])
     if (loss := tally.value()) <= most:
-        return ""
-    return (
+        return None
+    return Note(
+        Kind.CALIBRATION_ERROR,
         f"on {plural(count, 'calibration input')} {metric.title} is {metric.text(loss, 2)}, beyond the limit that the "
-        "held-out inputs keep: some inputs change far more than others; give more data or a smaller limit"
+        "held-out inputs keep: some inputs change far more than others; give more data or a smaller limit",
     )
 
 
@@ -169,26 +171,29 @@ class _Hits:
         return None if self._labels is None else self._hits / len(self._labels)
 
 
-def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np.ndarray | None) -> tuple[str, ...]:
-    """Notes on the answers of the chosen model and of all-int8, and on the use of `labels`, one line each."""
+def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np.ndarray | None) -> tuple[Note, ...]:
+    """Notes on the answers of the chosen model and of all-int8, and on the use of `labels`."""
     metric = limits.metric
-    lines = [
-        f"output {name} changes its length on {plural(count, 'input')}: missing values count as 0"
+    notes = [
+        Note(
+            Kind.CHANGED_LENGTH,
+            f"output {name} changes its length on {plural(count, 'input')}: missing values count as 0",
+        )
         for name, count in chosen.ragged.items()
     ]
     if chosen.unchanged:
         shares = ", ".join(f"{name} {share:.2%}" for name, share in chosen.unchanged.items())
-        lines.append(f"outputs that are not float, unchanged with the plan: {shares}")
+        notes.append(Note(Kind.FACT, f"outputs that are not float, unchanged with the plan: {shares}"))
     most, upper = limits.max_error, chosen.error_upper
     if upper is not None and most is not None and chosen.error <= most < upper:
-        worst = metric.text(upper, 2)
-        lines.append(f"the limit holds on these inputs; on similar inputs {metric.title} may reach {worst}")
+        text = f"the limit holds on these inputs; on similar inputs {metric.title} may reach {metric.text(upper, 2)}"
+        notes.append(Note(Kind.UPPER_END, text))
     lost_parts = () if int8 is None else tuple(part for part in int8.parts if part.lost)
     for lost in dict.fromkeys(part.lost for part in lost_parts):
         first, *others = [part.name for part in lost_parts if part.lost == lost]
         also = f"; the same holds for {', '.join(others)}" if others else ""
-        lines.append(f"all-int8 is rejected: {first} {lost}{also}")
-    return (*lines, *_unused(labels, chosen, limits))
+        notes.append(Note(Kind.FACT, f"all-int8 is rejected: {first} {lost}{also}"))
+    return (*notes, *_unused(labels, chosen, limits))
 
 
 def unseen_of(work: Work, answer: Answers, candidates: int) -> Unseen | None:
@@ -205,24 +210,26 @@ def unseen_of(work: Work, answer: Answers, candidates: int) -> Unseen | None:
 
 def of_unseen(
     work: Work, answer: Answers, rejected: Sequence[Rejected], candidates: int, limits: Limits
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """Notes on the unseen inputs: what they cost in speed, and what they say about new ones; or that there are none."""
     assert limits.max_error is not None, "a plan is accepted under a limit"
-    lines = [rejection.line(limits.metric, limits.max_error) for rejection in rejected]
+    notes = [rejection.note(limits.metric, limits.max_error) for rejection in rejected]
     unseen = unseen_of(work, answer, candidates)
     if answer.error == 0.0:
-        return tuple(lines)
+        return tuple(notes)
     if not limits.metric.smooth:
-        lines.append(f"{limits.metric.name} has no squared error by input: no upper end is given for other inputs")
+        text = f"{limits.metric.name} has no squared error by input: no upper end is given for other inputs"
+        notes.append(Note(Kind.FACT, text))
     if unseen is None:
-        return (*lines, selected_line(len(work.data.held_out.samples)))
-    return tuple(filter(None, (*lines, unseen_line(unseen, limits.metric))))
+        return (*notes, selected_note(len(work.data.held_out.samples)))
+    return tuple(filter(None, (*notes, unseen_note(unseen, limits.metric))))
 
 
-def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[str]:
+def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[Note]:
     """A note if there are labels that nothing was compared with."""
     metrics = (limits.metric, *(bound.metric for bound in limits.also))
     if labels is None or chosen.accuracy is not None or any(metric.labelled or metric.own for metric in metrics):
         return []
     wanted = "a class from 0 to classes - 1 for each input, and one output of scores [1, classes]"
-    return [f"the labels were not used: top-1 accuracy needs {wanted}; a task as the metric takes other labels"]
+    text = f"the labels were not used: top-1 accuracy needs {wanted}; a task as the metric takes other labels"
+    return [Note(Kind.UNUSED_LABELS, text)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from taglio.error.loss import Metric
 from taglio.lab.work import Work
+from taglio.notes import Kind, Note
 from taglio.progress import reported
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import Scheme
@@ -26,11 +27,11 @@ class Room:
     needed_s: float
 
 
-def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metric: Metric) -> str:
-    """Why no plan with the forms of `scheme` can be faster than float within `limit`; "" if one may be. Blocks are
+def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metric: Metric) -> Note | None:
+    """Why no plan with the forms of `scheme` can be faster than float within `limit`; None if one may be. Blocks are
     measured until the rest cannot matter, or enough is within the limit."""
     if not metric.smooth or limit <= 0.0:
-        return ""
+        return None
     work = work.in_place(NAME)
     forms = {form.name: form for form in precisions(scheme)}
     meter = work.meter(work.switchable(scheme), _INPUTS)
@@ -49,10 +50,11 @@ def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metr
         errors[block, form] = meter.error({block: forms[form]})
         measured_s.setdefault(block, {})[form] = able[block][form]
         if most_saved(measured_s, errors, limit) >= room.needed_s:
-            return ""
+            return None
         if free_s + most_saved(able, errors, _LENIENT * limit) < room.needed_s:
-            return (
+            return Note(
+                Kind.LIMIT_TOO_LOW,
                 f"with the {metric.title} {metric.limit(limit, 2)} no plan can be faster than float32 here: the blocks "
-                "that save time change the answers too much"
+                "that save time change the answers too much",
             )
-    return ""
+    return None

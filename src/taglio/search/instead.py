@@ -23,6 +23,7 @@ from taglio.model.graph import build
 from taglio.model.load import Model, load
 from taglio.model.observe import observe
 from taglio.model.quantized import quantized_operators
+from taglio.notes import Kind, Note
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 
 EXACT_SUMS, REQUANTIZED = "exact-sums", "requantized"
@@ -52,8 +53,8 @@ def with_instead(work: Work, instead: str) -> Work:
     return work.but(setup=setup, model=network, graph=graph, kept=Kept(), replaced=work.model)
 
 
-def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, str]:
-    """The first model that keeps the limit where the source of `work` does not, and a line for the user. Raises
+def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Note]:
+    """The first model that keeps the limit where the source of `work` does not, and a note. Raises
     Infeasible, with the errors of all that were tried, if there is none."""
     reference = work.reference(work.within(4.0).runs(32, 2))
     options, names, source = work.setup.options(NAME), work.outputs, work.data.held_out.source
@@ -74,7 +75,7 @@ def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, 
         error = loss(other.model.proto)
         if error <= max_loss:
             line = f"{remark}; that breaks the limit ({limit}), so {_WHAT[way]} is planned instead: {text(error)}"
-            return other, line
+            return other, Note(Kind.PLANNED_INSTEAD, line)
         tried.append(f"{_WHAT[way]} has {text(error)}")
     more = f"; {', '.join(tried)}" if tried else ""
     raise Infeasible(

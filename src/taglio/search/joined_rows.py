@@ -14,6 +14,7 @@ from taglio.error.compared import as_array
 from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.model.rows import why_rows_mix
+from taglio.notes import Kind, Note
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 
 # Rows that are joined: a usual batch of a server.
@@ -35,10 +36,12 @@ class RowErrors:
         """Whether a row's error depends on the rows that it is joined with."""
         return self.joined > _COUPLED * self.alone
 
-    def __str__(self) -> str:
-        return (
+    def note(self) -> Note:
+        """The errors of the rows for the user."""
+        return Note(
+            Kind.SHARED_SCALE,
             f"int8-dynamic has one scale for all rows of a batch: the error of a row is {self.alone:.2%} alone and "
-            f"{self.joined:.2%} among {self.rows}"
+            f"{self.joined:.2%} among {self.rows}",
         )
 
 

@@ -13,6 +13,7 @@ from taglio.errors import BadOption
 from taglio.lab.work import Work
 from taglio.model.exact import saturating_products
 from taglio.model.graph import Graph
+from taglio.notes import Kind, Note
 from taglio.profile.effort import MIXES
 from taglio.profile.result import Profile
 from taglio.quantize.precision import (
@@ -40,7 +41,7 @@ class Screened:
     says so. `places` are the float model's results, `forms` and `schemes` the results of
     all blocks in one form. `home` is the best place that was raced, and `profile` is made of that race (None: there was
     no time for one). So many `mixes` can be opened for a profile. `note` says why another model than the source is
-    planned, or is ""."""
+    planned."""
 
     work: Work
     scheme: Scheme
@@ -51,8 +52,8 @@ class Screened:
     schemes: tuple[Measurement, ...] = ()
     profile: Profile | None = None
     mixes: int = MIXES
-    why: str = ""
-    note: str = ""
+    why: Note | None = None
+    note: Note | None = None
 
 
 def screen(
@@ -106,14 +107,15 @@ def screen(
     return screened if wanted is not None else _with_scheme(screened, best.schemes, races.uncalibrated)
 
 
-def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Places, str]:
+def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Places, Note | None]:
     """The float model in every place. If it keeps the limit nowhere, or sums of its own would saturate elsewhere,
     another model is planned instead, and the note says why."""
-    note = ""
+    note = None
     own = saturating_products(work.model.proto) if work.setup.portable else ""
     if own:
         work = with_instead(work, EXACT_SUMS)
-        note = f"the source's own u8×s8 products ({own}) saturate on some processors: it is planned with exact sums"
+        text = f"the source's own u8×s8 products ({own}) saturate on some processors: it is planned with exact sums"
+        note = Note(Kind.PLANNED_INSTEAD, text)
     everywhere = float_everywhere(work, max_loss, metric)
     if all(place.refused for place in everywhere.rows):
         work, note = planned_instead(work, max_loss, metric)
@@ -165,16 +167,17 @@ def _pick(schemes: Mapping[Scheme, Measurement]) -> Scheme | None:
     return min(near, key=lambda scheme: schemes[scheme].error or 0.0, default=None)
 
 
-def _hopeless(result: PlaceRace, graph: Graph) -> str:
+def _hopeless(result: PlaceRace, graph: Graph) -> Note:
     """Why no plan is made, from the best place that was raced."""
     if not graph.choices():
-        return f"no block has another form than float32{graph.refusal()}"
+        return Note(Kind.FACT, f"no block has another form than float32{graph.refusal()}")
     int8 = result.int8
     if int8 is None or int8.seconds is None or int8.float_s is None:
-        return "no form that was raced can be faster than float32"
+        return Note(Kind.NO_GAIN, "no form that was raced can be faster than float32")
     float_ms, int8_ms = int8.float_s * 1e3, int8.seconds * 1e3  # of one race: the machine's speed changes between races
     if int8_ms > float_ms:
-        return f"int8 is slower here: about {int8_ms:.3g} ms for {float_ms:.3g}, and no mix of forms can be faster"
-    return (
-        f"no mix of forms can be faster than float32 here: all int8 takes about {int8_ms:.3g} ms, float {float_ms:.3g}"
-    )
+        why = f"int8 is slower here: about {int8_ms:.3g} ms for {float_ms:.3g}, and no mix of forms can be faster"
+    else:
+        times = f"all int8 takes about {int8_ms:.3g} ms, float {float_ms:.3g}"
+        why = f"no mix of forms can be faster than float32 here: {times}"
+    return Note(Kind.NO_GAIN, why)

@@ -166,10 +166,8 @@ def solve_s(effort: float) -> float:
 
 
 def _solved(plan: Plan, measured: Evidence, bound: float) -> Entry:
-    error, holds = measured.error, measured.error <= bound
-    note = () if holds else (f"measured error {error:.4%} breaks the bound {bound:.4%}",)
-    plan = replace(plan, measured_error=error, notes=plan.notes + note)
-    return Entry(plan, error, holds, solved=True, loss=measured.loss)
+    error = measured.error
+    return Entry(replace(plan, measured_error=error), error, error <= bound, solved=True, loss=measured.loss)
 
 
 def from_rule(name: str, tables: Tables, limits: Limits, measured: Evidence) -> Entry:

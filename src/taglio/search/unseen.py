@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from taglio.error.loss import Metric
 from taglio.errors import plural
+from taglio.notes import Kind, Note
 
 CANDIDATES = 3
 # A plan that would pass once in five only by the choice of inputs, by more than a tenth of the limit, is rejected.
@@ -52,14 +53,16 @@ class Rejected:
         """The limit that would have accepted the plan."""
         return self.error / BEYOND if self.at_end else self.error
 
-    def line(self, metric: Metric, limit: float) -> str:
+    def note(self, metric: Metric, limit: float) -> Note:
         """What the rejection cost in speed, and why."""
         plan = f"a faster plan (about {self.speed_up:.2f} ×, not confirmed) was rejected"
         digits = next((digits for digits in (2, 3) if metric.text(self.error, digits) != metric.text(limit, digits)), 4)
         reached, most = metric.text(self.error, digits), metric.text(limit, digits)
         if self.at_end:
-            return f"{plan}: on other inputs its {metric.title} may reach {reached} ({most} allowed; one-sided 80 %)"
-        return f"{plan} on unseen inputs: {metric.title} {reached} ({most} allowed)"
+            why = f": on other inputs its {metric.title} may reach {reached} ({most} allowed; one-sided 80 %)"
+        else:
+            why = f" on unseen inputs: {metric.title} {reached} ({most} allowed)"
+        return Note(Kind.REJECTED_PLAN, f"{plan}{why}")
 
 
 def rejection(
@@ -87,19 +90,21 @@ def accepted(limit: float, searched: float, unseen: float | None, likely_end: fl
     return unseen <= limit and (likely_end is None or likely_end <= BEYOND * limit)
 
 
-def selected_line(inputs: int) -> str:
+def selected_note(inputs: int) -> Note:
     """A note where there are too few held-out inputs to keep some unseen."""
-    return (
+    return Note(
+        Kind.SELECTED,
         f"the plan was selected on the same {plural(inputs, 'held-out input')} on which its error is reported: expect "
-        "more on others; from 24 distinct held-out inputs (48 samples of data) a third is kept unseen"
+        "more on others; from 24 distinct held-out inputs (48 samples of data) a third is kept unseen",
     )
 
 
-def unseen_line(unseen: Unseen, metric: Metric) -> str:
-    """What the unseen inputs say about new ones, or ""."""
+def unseen_note(unseen: Unseen, metric: Metric) -> Note | None:
+    """What the unseen inputs say about new ones, if anything."""
     if unseen.share_worse is None or unseen.worst is None:
-        return ""
-    return (
+        return None
+    return Note(
+        Kind.FACT,
         f"if new inputs are like these: worst of {unseen.inputs} unseen inputs {metric.text(unseen.worst, 2)}; with "
-        f"90 % confidence at most {unseen.share_worse:.0%} of new ones are worse"
+        f"90 % confidence at most {unseen.share_worse:.0%} of new ones are worse",
     )

@@ -61,8 +61,8 @@ def make(backend: str, code: str) -> None:
 def opened(model: Path | str, data: Any, kind: str, **settings: Any) -> Model:
     """The model, and that a line says what it was and how near it is to the original."""
     figures = Model(model, data, threads=1, **settings)
-    told = [remark for remark in figures.remarks if "was converted to ONNX by" in remark]
-    assert len(told) == 1 and f"({kind})" in told[0], figures.remarks
+    told = [note.text for note in figures.notes if "was converted to ONNX by" in note.text]
+    assert len(told) == 1 and f"({kind})" in told[0], figures.notes
     assert told[0].endswith("equal the original's") or float(told[0].rpartition(" by ")[2].split()[0]) < 1e-5, told
     return figures
 
@@ -171,7 +171,7 @@ def test_an_image_and_a_speech_model_of_hugging_face(tmp_path: Path) -> None:
         sound(tmp_path / "w" / f"{index}.wav", np.random.default_rng(index).integers(-9000, 9000, 800 + 40 * index))
     figures = opened(tmp_path / "wav", tmp_path / "w", "a Hugging Face model")
     assert figures.inputs[0].shape == ("batch", "length")
-    assert any("rate=8000,normalize" in remark for remark in figures.remarks)
+    assert any("rate=8000,normalize" in note.text for note in figures.notes)
 
 
 def test_a_model_that_generates_with_an_encoder_is_refused(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_single_class_in_all_answers_is_doubted(name: str) -> None:
         judge = TaskJudge(parse_task(name), ["y"])
         for index, scores in enumerate([one, one, one, last]):
             judge.evidence(index, [scores], [scores])
-        assert ("the float model always answers class 1" in judge.doubt()) == doubted
+        assert ("the float model always answers class 1" in str(judge.doubt())) == doubted
 
 
 def test_pairs_need_samples() -> None:

@@ -10,6 +10,7 @@ from taglio.error.tasks import detection, vectors
 from taglio.error.tasks.outputs import Outputs, Setting, whole_numbers
 from taglio.error.tasks.text import another_blank, character_accuracy, edits, read_text, text_label
 from taglio.errors import BadOption
+from taglio.notes import Note
 
 TOP1 = "top1"
 
@@ -22,7 +23,7 @@ class Task:
     makes one number of the evidence of all samples. At least `fewest` samples are needed. `of_pairs` means that pairs
     of samples are scored; `one_by_one` that the inputs of a batch are read and scored one at a time, as samples of
     their own; `by_input` that the score of all samples is a mean of theirs.
-    `size` counts what was read, if that may be nothing; `doubt` is a line for the user about all that was read, or "".
+    `size` counts what was read, if that may be nothing; `doubt` is a note on all that was read, or None.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Task:
     one_by_one: bool = False
     by_input: bool = False
     size: Callable[[Any], int] | None = None
-    doubt: Callable[[Sequence[Any], Setting], str] | None = None
+    doubt: Callable[[Sequence[Any], Setting], Note | None] | None = None
 
     @property
     def fewest(self) -> int:

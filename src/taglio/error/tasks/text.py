@@ -12,6 +12,7 @@ import numpy as np
 
 from taglio.error.tasks.outputs import Outputs, Setting, scores_of
 from taglio.errors import BadData
+from taglio.notes import Kind, Note
 
 CHARACTERS = "character"  # metadata key of a recogniser's characters, one per line
 
@@ -68,17 +69,16 @@ def character_accuracy(evidence: Sequence[np.ndarray], _: Setting) -> float:
     return max(0.0, 1.0 - float(wrong / length))
 
 
-def another_blank(texts: Sequence[Sequence[object]], setting: Setting) -> str:
-    """A line if another class than `blank` seems to be the blank of `texts`, given as classes, or ""."""
+def another_blank(texts: Sequence[Sequence[object]], setting: Setting) -> Note | None:
+    """A note if another class than `blank` seems to be the blank of `texts`, given as classes."""
     counts = Counter(chain.from_iterable(texts))
     often = [(kind, count / counts.total()) for kind, count in counts.most_common(1) if len(counts) > 1]
     # Blanks stand between characters: read as one, the blank is about half of them, and no character is so frequent.
     if setting.labelled or not often or often[0][1] < 0.4:
-        return ""
+        return None
     (kind, share), blank = often[0], setting.parameters["blank"]
-    return (
-        f"class {kind} is {share:.0%} of the characters read with ctc:blank={blank:g}: if it is the blank, give {kind}"
-    )
+    found = f"class {kind} is {share:.0%} of the characters read with ctc:blank={blank:g}"
+    return Note(Kind.OTHER_BLANK, f"{found}: if it is the blank, give {kind}")
 
 
 def _steps(outputs: Outputs) -> np.ndarray:

@@ -17,6 +17,7 @@ from taglio.error.tasks.outputs import (
     whole_numbers,
 )
 from taglio.errors import BadData, plural
+from taglio.notes import Kind, Note
 
 IGNORED = -100  # the label that PyTorch's cross entropy ignores
 _FLAT = -2.0  # below any cosine: a sample is not its own neighbour
@@ -57,13 +58,14 @@ def share(evidence: Sequence[np.ndarray], _: Setting) -> float:
     return float(hits / max(1.0, total))
 
 
-def one_class(truths: Sequence[np.ndarray], setting: Setting) -> str:
-    """A line if the labels, or else the float model's answers, are all one class (if there are four), or ""."""
+def one_class(truths: Sequence[np.ndarray], setting: Setting) -> Note | None:
+    """A note if the labels, or else the float model's answers, are all one class (if there are four)."""
     kinds = {int(kind) for classes in truths for kind in np.unique(classes)} - {IGNORED}
     if len(kinds) != 1 or len(truths) < 4:
-        return ""
+        return None
     whose = "all labels are" if setting.labelled else "the float model always answers"
-    return f"{whose} class {kinds.pop()}, so a model that knows no other agrees: check the data and their preprocessing"
+    found = f"{whose} class {kinds.pop()}, so a model that knows no other agrees"
+    return Note(Kind.ONE_CLASS, f"{found}: check the data and their preprocessing")
 
 
 def read_scores(outputs: Outputs, _: Setting) -> np.ndarray:
