@@ -135,7 +135,7 @@ def test_names_of_members_are_no_paths(tmp_path: Path) -> None:
         for name in ("x.npy", "/etc/other.npy", "../../up.npy"):
             archive.writestr(name, array())
     data = load(path, [OPEN])
-    assert data.remarks == (f"{path}: left out '/etc/other', '../../up', not among the model's inputs",)
+    assert data.remarks == (f"{path}: left out '/etc/other', '../../up', not among the model's required inputs",)
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["data.npz", "in"]
 
 

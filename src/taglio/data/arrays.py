@@ -170,7 +170,7 @@ def by_input(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSp
         )
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
     if unknown:
-        remarks.append(f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs")
+        remarks.append(f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's required inputs")
     labels = columns[label_keys[0]] if label_keys else None
     return Named({name: columns[name] for name in wanted}, labels, tuple(remarks))
 

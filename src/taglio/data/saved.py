@@ -56,7 +56,11 @@ def from_saved(path: Path, request: SampleRequest) -> Dataset:
         )
     name = columns_of_kind[0]
     left_out = [key for key in features if key not in (name, label)]
-    remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's inputs",) if left_out else ()
+    remarks = (
+        (f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's required inputs",)
+        if left_out
+        else ()
+    )
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
     labels = None if label is None else _labels(dataset[label], features[label], request.near)

@@ -90,7 +90,7 @@ FACTS = (
     "which rounds differently from the CPU",
     "was converted to ONNX by",
     "is used for the model's only input",
-    "not among the model's inputs",
+    "not among the model's required inputs",
     "numbered by",
     "next to the data",
     "so it is taken as several",
