@@ -136,18 +136,15 @@ def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, n
     )
 
 
-def not_float(everything: Tally) -> str:
-    """A line if outputs are not float, or ""; `everything` is the tally with all blocks in int8."""
-    unchanged = everything.unchanged()
+def not_float(tally: Tally, form: str = " with all blocks in int8") -> str:
+    """A line if outputs are not float, or ""; `tally` is that of a model in the `form`."""
+    unchanged = tally.unchanged()
     if not unchanged:
         return ""
     shares = ", ".join(f"{name} {share:.2%}" for name, share in unchanged.items())
-    if everything.counted.all():
-        return (
-            "no output is float: the error is the share of values that change; unchanged with all blocks in int8: "
-            f"{shares}"
-        )
-    return f"outputs that are not float are left out of the error; unchanged with all blocks in int8: {shares}"
+    if tally.counted.all():
+        return f"no output is float: the error is the share of values that change; unchanged{form}: {shares}"
+    return f"outputs that are not float are left out of the error; unchanged{form}: {shares}"
 
 
 def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
