@@ -9,8 +9,8 @@ from onnx import TensorProto, shape_inference
 
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _NODE = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: ")
-# A source file with the signature of the function that refused, and its condition if it was a check.
-_CHECK = re.compile(r"\S+\.(?:cc|cpp|cu|h|hpp):\d+ (?:.*? was false\.|[^()]*\([^()]*\)(?: const)?) ?")
+# A source file with the name or signature of the function that refused, and its condition if it was a check.
+_CHECK = re.compile(r"\S+\.(?:cc|cpp|cu|h|hpp):\d+ (?:.*? was false\.|[^()]*\([^()]*\)(?: const)?|[\w:~]+) ?")
 # ONNX Runtime's kernels begin at this opset: see docs/Versioning.md in its repository.
 _OLDEST_OPSET = 7
 _NO_KERNEL = re.compile(r"NOT_IMPLEMENTED : Could not find an implementation for (\w+)\(")
