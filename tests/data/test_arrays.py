@@ -251,7 +251,7 @@ def test_samples_are_spread_over_the_shapes_as_these_occur() -> None:
 def test_what_the_model_does_not_read_is_left_out_with_a_note(tmp_path: Path) -> None:
     given = {"x": rows(2, 5), "ids": np.ones((2, 2), int), "token_type_ids": np.zeros((2, 2), int)}
     for data in (from_values(given, [VECTOR, IDS]), load(npz(tmp_path, **given), [VECTOR, IDS])):
-        assert "left out 'token_type_ids', not among the model's inputs" in data.notes[0].text
+        assert "left out 'token_type_ids', not among the model's required inputs" in data.notes[0].text
         assert len(data.samples) == 2
 
 

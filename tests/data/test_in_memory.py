@@ -135,7 +135,7 @@ def test_data_in_any_form_are_the_same_samples(tmp_path: Path) -> None:
     hashes["npz"] = load(npz(tmp_path, x=x, label=labels), [VECTOR]).sha256
     hashes["folder"] = load(tmp_path / "rows", [VECTOR]).sha256
     assert len(set(hashes.values())) == 1, hashes
-    assert "left out 'text', not among the model's inputs" in from_values(Rows(x), [VECTOR]).notes[0].text
+    assert "left out 'text', not among the model's required inputs" in from_values(Rows(x), [VECTOR]).notes[0].text
 
 
 def test_inputs_of_a_single_number_are_given_in_every_form() -> None:

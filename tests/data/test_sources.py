@@ -401,7 +401,7 @@ def test_a_saved_dataset_of_sounds_and_one_of_texts(tmp_path: Path) -> None:
     texts = saved(tmp_path / "texts", {"text": ["a b", "c"], "title": ["x", "y"], "label": [1, 2]})
     data = load(texts, [IDS], near=near)
     assert [sample["input_ids"].tolist() for sample in data.samples] == [[[2, 3]], [[4]]]
-    assert "left out 'title', not among the model's inputs" in data.notes[0].text
+    assert "left out 'title', not among the model's required inputs" in data.notes[0].text
 
 
 def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:

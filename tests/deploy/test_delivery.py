@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import taglio
 from taglio.components.build import Manifest
 from taglio.components.build import write as write_components
 from taglio.components.cut import cut
@@ -25,7 +26,7 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from tests.components.cases import tiny
 from tests.deploy.repositories import rewritten
-from tests.models import residual
+from tests.models import parsed, residual, saved
 
 pytest.importorskip("openvino")
 OPTIONS = SessionOptions(1)
@@ -217,3 +218,17 @@ def test_names_of_files_cannot_leave_the_folder(delivery: Delivery) -> None:
     index.write_text(json.dumps([{"inputs": {"x": "../../secret.npy"}, "outputs": {}}]))
     with pytest.raises(BadArtifact):
         read_samples(delivery.folder)
+
+
+@pytest.mark.whole
+def test_a_model_with_random_answers_is_not_delivered_and_the_cause_is_said(tmp_path: Path) -> None:
+    text = """(float[1, 8] x) => (float[1, 8] y) {
+        z = MatMul (x, w)
+        noise = RandomNormalLike (z)
+        y = Add (z, noise)
+    }"""
+    model = saved(parsed(text, {"w": np.eye(8, dtype=np.float32)}), tmp_path)
+    rows = np.random.default_rng(0).standard_normal((8, 1, 8)).astype(np.float32)
+    result = taglio.optimize(model, rows, max_error=1.0, effort=0.01, threads=1, runtime=onnxruntime.NAME)
+    with pytest.raises(MeasurementFailed, match="answers differ from run to run: turn the noise off"):
+        result.save(tmp_path / "out")

@@ -139,6 +139,21 @@ def test_quantize_says_what_it_wrote(tiny: Case, tmp_path: Path) -> None:
     assert "q.onnx" in ran.out
 
 
+def test_quantize_says_when_answers_are_not_float_and_when_they_are_not_finite(tmp_path: Path) -> None:
+    text = """(float[1, 8] x) => (int64[1, 1] best, float[1, 8] inverse) {
+        y = MatMul (x, w)
+        best = ArgMax (y)
+        inverse = Reciprocal (y)
+    }"""
+    rows = np.full((32, 1, 8), 1.0, np.float32)
+    rows[:, :, 0] = 1e-6  # int8 rounds it to 0
+    np.save(tmp_path / "x.npy", rows * np.linspace(1.0, 2.0, 32, dtype=np.float32)[:, None, None])
+    model = parsed(text, {"w": np.eye(8, dtype=np.float32)})
+    ran = taglio("quantize", saved(model, tmp_path), "--data", tmp_path / "x.npy", "-o", tmp_path / "q.onnx")
+    assert "error NaN\u00a0or\u00a0∞ on held-out inputs" in ran.out
+    assert "outputs that are not float are left out of the error; unchanged: best " in ran.out
+
+
 def test_where_there_is_nothing_to_quantise_nothing_is_written(tiny: Case, tmp_path: Path) -> None:
     made = ("-o", tmp_path / "q.onnx")
     refused(taglio("quantize", *tiny.arguments(), "--blocks", "*nowhere*", *made), "*nowhere*", "taglio inspect")

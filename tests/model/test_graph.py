@@ -21,6 +21,7 @@ from tests.models import (
     conv_transpose,
     digits_model,
     loaded,
+    parsed,
     pyramid,
     residual,
     silu,
@@ -204,3 +205,10 @@ def test_a_pattern_of_blocks_without_an_int8_form_is_refused(tmp_path: Path) -> 
 def test_a_choice_that_matches_nothing_is_refused(chain: Graph, text: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         select(chain, text)
+
+
+def test_a_weight_that_is_an_output_too_is_no_activation_of_its_readers(tmp_path: Path) -> None:
+    """Else it would be calibrated, and could travel as int8."""
+    proto = parsed("(float[1, 4] x) => (float[1, 4] y, float[4, 4] w) { y = MatMul (x, w) }", {"w": np.eye(4)})
+    flows = {flow.name: flow.readers for flow in graph_of(proto, tmp_path).flows}
+    assert flows["w"] == (("w", ""),)

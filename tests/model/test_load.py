@@ -240,3 +240,15 @@ def test_a_dimension_with_one_size_keeps_its_name(tmp_path: Path) -> None:
     feed = {name: np.ones((1, 4, 16), np.float32) for name in "ab"}
     model = load(saved(two_lengths(), tmp_path), samples=lambda _: [feed])
     assert model.notes == () and [spec.shape for spec in model.inputs] == [("B", "S", 16)] * 2
+
+
+def test_operators_may_come_before_those_that_they_read(tmp_path: Path) -> None:
+    model = parsed(
+        """(float[1, 8] x) => (float[1, 8] y) {
+            [last] y = MatMul (r, w)
+            [middle] r = Relu (a)
+            [first] a = MatMul (x, w)
+        }""",
+        {"w": np.ones((8, 8), np.float32)},
+    )
+    assert list(load(saved(model, tmp_path)).nodes()) == ["first", "middle", "last"]

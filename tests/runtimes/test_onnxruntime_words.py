@@ -31,6 +31,7 @@ Name:'gather' Status Message: indices element out of data bounds, idx=99 must be
         ),
         (CHECKED, "Attempting to broadcast an axis by a dimension other than 1. 15 by 64"),
         (THROWN, "out of memory"),
+        ("matmul_helper.h:164 Compute MatMul dimension mismatch", "MatMul dimension mismatch"),
         (PLAIN, "Gather gather: indices element out of data bounds, idx=99 must be within the inclusive range [-4,3]"),
         ("no message of ONNX Runtime", "no message of ONNX Runtime"),
     ],

@@ -76,6 +76,15 @@ def test_a_type_without_kernels_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("operator", "dtype"),
+    [("Conv (x, x)", "bfloat16"), ("Gelu (x)", "double")],  # refused by type; by a kernel that Gelu is composed of
+)
+def test_every_refusal_of_a_float_type_has_the_way_out(operator: str, dtype: str) -> None:
+    with pytest.raises(BadModel, match=r": export it in float32$"):
+        open_session(single(operator, dtype, opset=20), ONE)
+
+
+@pytest.mark.parametrize(
     ("operator", "opset", "ir_version"),
     [("Sigmoid (x)", 3, 3), ("Relu <consumed_inputs = [0]> (x)", 5, 3), ("Dropout <is_test = 1> (x)", 6, 8)],
 )

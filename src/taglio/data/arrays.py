@@ -171,7 +171,7 @@ def by_input(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSp
         )
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
     if unknown:
-        left_out = f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs"
+        left_out = f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's required inputs"
         notes.append(Note(Kind.FACT, left_out))
     labels = columns[label_keys[0]] if label_keys else None
     return Named({name: columns[name] for name in wanted}, labels, tuple(notes))

@@ -57,7 +57,7 @@ def from_saved(path: Path, request: SampleRequest) -> Dataset:
         )
     name = columns_of_kind[0]
     left_out = [key for key in features if key not in (name, label)]
-    left_text = f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's inputs"
+    left_text = f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's required inputs"
     notes = (Note(Kind.FACT, left_text),) if left_out else ()
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))

@@ -143,7 +143,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         left_out = [key for key in item if str(key) not in values_by_key]
         columns = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in values_by_key.items()}
         named = by_input(where, columns, inputs)
-        more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's inputs"
+        more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's required inputs"
         return Named(named.arrays, named.labels, (*named.notes, Note(Kind.FACT, more)) if left_out else named.notes)
     is_sequence_of_arrays = isinstance(item, (tuple, list)) and any(
         isinstance(element, np.ndarray) or hasattr(element, "detach") for element in item

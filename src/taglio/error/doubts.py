@@ -138,14 +138,14 @@ def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, n
     return Note(Kind.MEASURED_SIZES, f"{measured}; at other sizes of these dynamic dimensions they may be larger")
 
 
-def not_float(everything: Tally) -> Note | None:
-    """A note if outputs are not float; `everything` is the tally with all blocks in int8."""
-    unchanged = everything.unchanged()
+def not_float(tally: Tally, form: str = " with all blocks in int8") -> Note | None:
+    """A note if outputs are not float; `tally` is that of a model in the `form`."""
+    unchanged = tally.unchanged()
     if not unchanged:
         return None
     shares = ", ".join(f"{name} {share:.2%}" for name, share in unchanged.items())
-    unchanged_shares = f"unchanged with all blocks in int8: {shares}"
-    if everything.counted.all():
+    unchanged_shares = f"unchanged{form}: {shares}"
+    if tally.counted.all():
         text = f"no output is float: the error is the share of values that change; {unchanged_shares}"
         return Note(Kind.NO_FLOAT_OUTPUT, text)
     return Note(Kind.FACT, f"outputs that are not float are left out of the error; {unchanged_shares}")

@@ -12,8 +12,9 @@ from taglio.components.build import Manifest
 from taglio.data.dataset import Sample
 from taglio.deploy.processor_needs import ProcessorNeeds, needs_of, unsafe_processors
 from taglio.deploy.prove import DeployProof, prove
+from taglio.deploy.verify import TOLERANCE
 from taglio.deploy.write import Answered, Facts, write, write_readme
-from taglio.errors import BadOption, plural
+from taglio.errors import BadOption, MeasurementFailed, plural
 from taglio.flow.outcome import Outcome
 from taglio.flow.workspace import COMPONENTS, DELIVERED, DEPLOY
 from taglio.lab.build import Built
@@ -21,6 +22,7 @@ from taglio.lab.setup import Setup
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.run.in_process import Executor
+from taglio.runtimes.difference import difference
 
 # Inputs that are delivered with the outputs to expect.
 _DELIVERED = 2
@@ -69,7 +71,14 @@ def _deployed(folder: Path, manifest: Manifest, inputs: Sequence[Sample], delive
         described = write(deploy, components, manifest, options, samples, way)
     except BadOption as error:
         return Delivered(None, str(error))
-    proof = prove(deploy, answered)
+    try:
+        proof = prove(deploy, answered)
+    except MeasurementFailed as error:
+        again = _answered(executor, manifest, inputs[0])
+        if any(difference(value, again.outputs[name]) > TOLERANCE for name, value in answered[0].outputs.items()):
+            cause = "the model's answers differ from run to run: turn the noise off in the data or the model"
+            raise MeasurementFailed(f"{error}; {cause}") from None
+        raise
     write_readme(deploy, described, components, _facts(delivery), proof.peak_memory_bytes)
     return Delivered(proof)
 

@@ -7,7 +7,7 @@ import onnx
 
 from taglio import weights
 from taglio.data.dataset import covering_rows, part
-from taglio.error.doubts import saturating_sums
+from taglio.error.doubts import not_float, saturating_sums
 from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
@@ -113,6 +113,6 @@ def _judged(
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
         error=max(part.loss for part in parts),
-        notes=tuple(note.text for note in work.notes),
+        notes=tuple(note.text for note in (*work.notes, not_float(total, "")) if note is not None),
         parts=parts,
     )

@@ -289,7 +289,8 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     names = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
     tensors = []
     for name in dict.fromkeys([*inputs, *names, *model.outputs]):
-        users = [owner[node.name] for node in operators.consumers.get(name, ())]
+        is_weight = name in operators.initializers  # a weight that is an output: its readers read no activation
+        users = [] if is_weight else [owner[node.name] for node in operators.consumers.get(name, ())]
         outside = tuple(dict.fromkeys(user for user in users if user != produced.get(name)))
         dtype = onnx.helper.tensor_dtype_to_np_dtype(operators.types.get(name, _FLOAT))
         shape = operators.shapes.get(name)

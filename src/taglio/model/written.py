@@ -3,6 +3,7 @@ Simplifies nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from onnxruntime import InferenceSession
 
 from taglio import weights
 from taglio.cores import available_cores
-from taglio.model.captures import operators
+from taglio.model.captures import graphs, node_inputs, operators
 from taglio.model.check import refuse_bad_weights, refuse_damage
 from taglio.model.exact import with_exact_sums
 from taglio.model.inputs import fix_shapes
@@ -36,8 +37,9 @@ class SourceModel:
 def as_written(
     source: Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None, *, requantize: bool = False
 ) -> SourceModel:
-    """`source` with its input `shapes` fixed and no initialiser among its inputs; with `requantize` its quantised
-    operators are folded to float. Raises BadModel for a file that is no usable model."""
+    """`source` with its operators in topological order, its input `shapes` fixed and no initialiser among its inputs;
+    with `requantize` its quantised operators are folded to float. Raises BadModel for a file that is no usable
+    model."""
     proto, digest = read(source)
     path = source if isinstance(source, Path) else IN_MEMORY
     refuse_damage(path, proto)
@@ -46,6 +48,8 @@ def as_written(
     if store is not None:
         proto = store.take(proto)
     _drop_initializers_from_inputs(proto)
+    for graph in graphs(proto.graph):
+        _sort(graph)
     _write_out_one_sided(proto)
     fix_shapes(path, proto, shapes or {})
     for name, shape in sorted((shapes or {}).items()):
@@ -73,6 +77,22 @@ def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     proto.ir_version = max(proto.ir_version, 4)
+
+
+def _sort(graph: onnx.GraphProto) -> None:
+    """Sort the operators topologically, in place. ONNX Runtime runs files in any order, and saves a graph that it did
+    not rewrite in the order of the file."""
+    writer = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    reads = [{writer[name] for name in node_inputs(node) if name in writer} for node in graph.node]
+    if all(index > other for index, others in enumerate(reads) for other in others):
+        return
+    order = TopologicalSorter(dict(enumerate(reads)))
+    try:
+        nodes = [graph.node[index] for index in order.static_order()]
+    except CycleError:  # ONNX Runtime refuses it
+        return
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _write_out_one_sided(proto: onnx.ModelProto) -> None:

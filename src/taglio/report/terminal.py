@@ -26,7 +26,7 @@ from taglio.report import answer, blocks, built, page, placement, predicted_erro
 from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
-from taglio.report.units import ms, percent, size
+from taglio.report.units import ms, percent, shown, size
 from taglio.run.in_process import StepsReport
 from taglio.runtimes.way import Way
 from taglio.search.front import Point
@@ -289,7 +289,7 @@ def quantized(result: Quantized) -> None:
     how = f"{result.method} ({', '.join(result.schemes)})" if result.schemes else result.method
     say(
         f"{how}: {result.blocks} of {result.candidates} candidate blocks; {size(result.float_size_bytes)} "
-        f"became {size(result.size_bytes)}; error {percent(result.error)} on held-out inputs"
+        f"became {size(result.size_bytes)}; error {shown(RELATIVE, result.error)} on held-out inputs"
     )
     if len(result.parts) > 1 or any(part.lost for part in result.parts):
         say(f"error by part of the outputs: {predicted_error.by_part(result.parts, RELATIVE)}")

@@ -144,7 +144,7 @@ def open_session(
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         proto = model if isinstance(model, onnx.ModelProto) else _read(model)
         hint = "" if proto is None else advice(error, proto)
-        why = one_line(without_sources(error), 500)
+        why = one_line(without_sources(error), 500).rstrip(".")
         if save_optimized is not None and proto is not None and "serialization failed" in why:
             needed = weights.weight_bytes(proto)
             if shutil.disk_usage(save_optimized.parent).free < needed + _GRAPH_BYTES:

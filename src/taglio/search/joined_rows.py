@@ -74,7 +74,9 @@ def row_errors(work: Work, changed: onnx.ModelProto) -> RowErrors | None:
             for exact, other in zip(*(map(as_array, answer) for answer in pair), strict=True):
                 if exact.dtype.kind == "f" and len(exact) == len(next(iter(feed.values()))):
                     flat = exact.reshape(len(exact), -1).astype(np.float64)
-                    difference = other.reshape(len(exact), -1) - flat
+                    finite = np.isfinite(flat)
+                    flat = np.where(finite, flat, 0.0)
+                    difference = np.where(finite, other.reshape(len(exact), -1), 0.0) - flat
                     norms = np.linalg.norm(flat, axis=1)
                     ratios = np.linalg.norm(difference, axis=1)[norms > 0.0] / norms[norms > 0.0]
                     squares += np.square(ratios).tolist()
