@@ -99,9 +99,9 @@ def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: 
     assert {row.variant.form for row in result.forms} == {INT8}
 
 
-def test_of_equally_fast_schemes_the_most_accurate_wins(few_digits: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
-    work = Model(few_digits.model, few_digits.data, threads=1, runtime=OPENVINO).at(LITTLE)
+    work = Model(tiny.model, tiny.data, threads=1, runtime=OPENVINO).at(LITTLE)
     signed = replace(HERE, activation="s8", activation_symmetry="symmetric")
     for seconds, error, best in ((0.5, 0.001, signed), (0.4, 0.003, signed), (0.9, 0.001, HERE)):
         raced(monkeypatch, {INT8: 0.5, str(signed): seconds}, {INT8: 0.002, str(signed): error})
