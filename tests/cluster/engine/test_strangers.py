@@ -110,6 +110,7 @@ def test_a_start_that_fails_leaves_its_log(opened: Bench, tmp_path: Path) -> Non
     assert log.exists() and str(log) in line
 
 
+@pytest.mark.slow
 def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cluster: Path) -> None:
     assert locked.start("camera").json()["tls"] == str(locked.tls)
     join = ("cluster", "start", "--name", "stranger", "--address", locked.address)
