@@ -1,5 +1,6 @@
 """Who has no token, another token, or speaks plain text to a locked cluster is refused in one line; nothing joins."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -102,10 +103,10 @@ def test_secrets_that_others_can_read_are_refused(opened: Bench, tmp_path: Path)
 
 
 def test_a_start_that_fails_leaves_its_log(opened: Bench, tmp_path: Path) -> None:
-    for name in ("tls.crt", "tls.key", "ca.crt"):
-        (tmp_path / name).write_text("no certificate")
-        (tmp_path / name).chmod(0o600)
-    line = refused(opened.start("camera", "--tls", tmp_path), "did not start", "full log", code=4)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("raise ImportError('a broken installation')")
+    opened.environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), opened.environment["PYTHONPATH"]))
+    line = refused(opened.start("camera"), "did not start: ImportError: a broken installation", "full log", code=4)
     log = opened.folder / "d" / "camera" / "log"
     assert log.exists() and str(log) in line
 
