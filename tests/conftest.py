@@ -23,6 +23,7 @@ from taglio.embedded import digits_data
 from taglio.flow import threads
 from taglio.lab import budget
 from taglio.profile import busy, waking
+from tests.components import cases
 from tests.end_to_end.command import SCHEME, Case, taglio
 from tests.models import digits_model, pyramid, saved
 
@@ -141,6 +142,12 @@ def gain_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
 def digits() -> Case:
     """The embedded model."""
     return Case(digits_model(), digits_data())
+
+
+@pytest.fixture(scope="session")
+def network() -> cases.Case:
+    """The embedded model, opened for cutting."""
+    return cases.digits()
 
 
 @pytest.fixture(scope="session")
