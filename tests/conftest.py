@@ -21,7 +21,9 @@ from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
 from taglio.embedded import digits_data
 from taglio.flow import threads
+from taglio.lab import budget
 from taglio.profile import busy, waking
+from tests.components import cases
 from tests.end_to_end.command import SCHEME, Case, taglio
 from tests.models import digits_model, pyramid, saved
 
@@ -70,11 +72,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def brief() -> Iterator[None]:
-    """What is timed in this process is not timed again because of the tests beside it, and seldom waits; races are
-    short and believed, however wide their interval is, since tests run beside others."""
+    """What is timed in this process is not timed again because of the tests beside it, and seldom waits. With little
+    effort, races are short too: only what decides whether errors are right keeps its least effort. Races of delivered
+    files are short and believed, however wide their interval is, since tests run beside others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(busy, "STAT", Path("/nothing"))
         patch.setattr(waking, "_WAITS", 3)
+        patch.setattr(budget, "_LEAST", {name: budget._LEAST[name] for name in ("alone_s", "verify_s", "plans_s")})
         patience = Patience(
             openings=4, choosing=2, half_width=inf, seconds=2.0, slow_seconds=2.0, most_pairs=5, doubt=0.5
         )
@@ -138,6 +142,12 @@ def gain_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
 def digits() -> Case:
     """The embedded model."""
     return Case(digits_model(), digits_data())
+
+
+@pytest.fixture(scope="session")
+def network() -> cases.Case:
+    """The embedded model, opened for cutting."""
+    return cases.digits()
 
 
 @pytest.fixture(scope="session")

@@ -23,11 +23,18 @@ def all_cases(graphs: int = GRAPHS) -> Iterator[Case]:
     yield from map(compose, range(graphs))
 
 
-def sample(cases: Iterable[Case], count: int, always: Collection[str]) -> list[Case]:
-    """About `count` of `cases`, evenly spaced, and those called `always`."""
-    whole = list(cases)
-    spaced = {index * len(whole) // count for index in range(count)}
-    return [case for index, case in enumerate(whole) if index in spaced or case.name in always]
+def sample(count: int, always: Collection[str]) -> list[Case]:
+    """One variant each of `count` node cases, evenly spaced, and the cases called `always`."""
+    whole, chosen = list(node_cases()), list[Case]()
+    turns = {index * len(whole) // count: index for index in range(count)}
+    known = {name.partition("+")[0] for name in always}
+    for index, case in enumerate(whole):
+        if index in turns or case.name in known:
+            made = list(variants(case))
+            chosen += [each for each in made if each.name in always]
+            if index in turns and (drawn := made[turns[index] % len(made)]) not in chosen:
+                chosen.append(drawn)
+    return chosen
 
 
 def outcomes(

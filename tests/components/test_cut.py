@@ -16,7 +16,7 @@ from taglio.errors import BadOption, MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import open_session
-from tests.components.cases import ANCHOR, INT8, Case, digits, tiny
+from tests.components.cases import ANCHOR, INT8, Case, tiny
 from tests.models import TINY, Sketch, messy, residual, two_in_two_out
 
 Pattern = Callable[[Graph], dict[str, str]]
@@ -61,11 +61,6 @@ ASSIGNMENTS: dict[str, Callable[[Case], Assignment]] = {
     "every second": lambda case: case.every(2),
     "every third": lambda case: case.every(3),
 }
-
-
-@pytest.fixture(scope="module")
-def network() -> Case:
-    return digits()
 
 
 def in_order(case: Case, parts: list[Component], devices: Mapping[str, str]) -> None:

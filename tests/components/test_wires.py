@@ -12,16 +12,11 @@ from taglio.components.cut import Component, Wires, cut
 from taglio.plan.result import Crossing, Interval, Limits, Plan, placements
 from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from tests.components.cases import ANCHOR, CHOICES, FLOAT, INT8, Case, digits, tiny
+from tests.components.cases import ANCHOR, CHOICES, FLOAT, INT8, Case, tiny
 from tests.models import TINY
 
 DEVICES = ("near", "far", "cloud")
 BOTH = ("float32", "int8")
-
-
-@pytest.fixture(scope="module")
-def network() -> Case:
-    return digits()
 
 
 def drawn(case: Case, seed: int, devices: tuple[str, ...] = DEVICES) -> Plan:

@@ -17,7 +17,7 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
-from tests.components.cases import CHOICES, INT8, Case, digits, tiny
+from tests.components.cases import CHOICES, INT8, Case, tiny
 from tests.models import Sketch, two_in_two_out
 
 BUDGET = StudyBudget(seconds=0.0, minimum_subsets=48, maximum_subsets=48)
@@ -34,11 +34,6 @@ def fitted(case: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:
 
 def studied(case: Case, meter: ErrorMeter, budget: StudyBudget) -> ErrorModel:
     return fitted(case, meter, measure(case.graph, CHOICES, meter, budget, StudyAim()))
-
-
-@pytest.fixture(scope="module")
-def network() -> Case:
-    return digits()
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,10 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
-from tests.components.cases import ANCHOR, CHOICES, INT8, Case, digits, tiny
+from tests.components.cases import ANCHOR, CHOICES, INT8, Case, tiny
 from tests.models import Sketch, residual
 
 SAMPLES = 3
-
-
-@pytest.fixture(scope="module")
-def network() -> Case:
-    return digits()
 
 
 @pytest.fixture(scope="module")

@@ -58,16 +58,16 @@ def test_blocks_that_are_forced_into_int8_are_so_within_any_time_limit(tiny: Cas
     assert result.plan.assignment().keys() == {block.name for block in result.graph.candidates()}
 
 
-def test_ctrl_c_before_anything_is_known_leaves_nothing(few_digits: Case) -> None:
+def test_ctrl_c_before_anything_is_known_leaves_nothing(tiny: Case) -> None:
     with pytest.raises(KeyboardInterrupt):
-        optimized(few_digits, stopping_at("loading", KeyboardInterrupt()))
+        optimized(tiny, stopping_at("loading", KeyboardInterrupt()))
 
 
 @pytest.mark.whole
-def test_a_request_to_end_is_not_taken_for_ctrl_c(few_digits: Case) -> None:
+def test_a_request_to_end_is_not_taken_for_ctrl_c(tiny: Case) -> None:
     """SIGTERM has the number of the signal."""
     with pytest.raises(KeyboardInterrupt) as raised:
-        optimized(few_digits, stopping_at("search", KeyboardInterrupt(15)))
+        optimized(tiny, stopping_at("search", KeyboardInterrupt(15)))
     assert raised.value.args == (15,)
 
 

@@ -21,7 +21,7 @@ from tests.fuzz import targets
 from tests.fuzz.targets import TARGETS, Attempt, Finding, attempt, make_models
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
-ATTEMPTS, WORKERS, HANG_S = 8, 2, 60.0
+ATTEMPTS, WORKERS, HANG_S = 4, 2, 60.0
 
 
 @pytest.fixture(scope="module")

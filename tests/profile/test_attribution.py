@@ -14,7 +14,7 @@ from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import changes, reads, writes
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from tests.components.cases import CHOICES, Case, digits
+from tests.components.cases import CHOICES, Case
 
 CHANGES = frozenset({"QuantizeLinear", "DequantizeLinear"})
 VARIANTS = ("float32", "float32 without layouts", "int8", "int8-anchor", *(f"mix{i}" for i in range(9)))
@@ -31,11 +31,6 @@ class Variant:
 
     def kernels(self, *kinds: str) -> list[onnx.NodeProto]:
         return [node for node in self.optimized.graph.node if node.op_type in kinds]
-
-
-@pytest.fixture(scope="module")
-def network() -> Case:
-    return digits()
 
 
 @pytest.fixture(scope="module")

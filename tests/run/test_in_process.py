@@ -17,7 +17,7 @@ from taglio.run import in_process
 from taglio.run.in_process import WARMUP, Executor, Expected, time_plan
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
-from tests.components.cases import Case, digits, tiny
+from tests.components.cases import Case, tiny
 from tests.models import Sketch
 
 ONE = SessionOptions(1)
@@ -29,11 +29,6 @@ def built(case: Case, folder: Path, *places: float) -> Manifest:
     devices = {b.name: f"d{sum(i >= count * p for p in places)}" for i, b in enumerate(case.graph.blocks)}
     parts = cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
     return case.written(parts, folder)
-
-
-@pytest.fixture(scope="module")
-def network() -> Case:
-    return digits()
 
 
 @pytest.fixture(scope="module")

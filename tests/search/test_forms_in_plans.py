@@ -86,7 +86,7 @@ def test_a_network_of_an_lstm_alone_races_int8_dynamic(tmp_path: Path) -> None:
 @pytest.mark.whole
 @pytest.mark.usefixtures("gain_confirmed")
 def test_a_plan_may_compute_an_lstm_in_int8(tmp_path: Path) -> None:
-    model, data = recurrent(tmp_path, 512)  # three times as fast, also beside other programs
+    model, data = recurrent(tmp_path, 256)  # three times as fast, also beside other programs
     scheme = f"{exact()}-{DYNAMIC}"
     result = taglio.optimize(model, data, max_error=0.03, scheme=scheme, effort=0.02, threads=1, runtime="onnxruntime")
     kinds = [node.op_type for node in result.model.graph.node]

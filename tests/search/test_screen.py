@@ -31,8 +31,8 @@ LITTLE = 0.02
 
 
 @pytest.fixture(scope="module")
-def work(few_digits: Case) -> Work:
-    return Model(few_digits.model, few_digits.data, threads=1, runtime=ORT).at(LITTLE)
+def work(tiny: Case) -> Work:
+    return Model(tiny.model, tiny.data, threads=1, runtime=ORT).at(LITTLE)
 
 
 def raced(monkeypatch: pytest.MonkeyPatch, factors: dict[str, float], errors: dict[str, float]) -> None:
@@ -99,9 +99,9 @@ def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: 
     assert {row.variant.form for row in result.forms} == {INT8}
 
 
-def test_of_equally_fast_schemes_the_most_accurate_wins(few_digits: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
-    work = Model(few_digits.model, few_digits.data, threads=1, runtime=OPENVINO).at(LITTLE)
+    work = Model(tiny.model, tiny.data, threads=1, runtime=OPENVINO).at(LITTLE)
     signed = replace(HERE, activation="s8", activation_symmetry="symmetric")
     for seconds, error, best in ((0.5, 0.001, signed), (0.4, 0.003, signed), (0.9, 0.001, HERE)):
         raced(monkeypatch, {INT8: 0.5, str(signed): seconds}, {INT8: 0.002, str(signed): error})
@@ -118,8 +118,8 @@ def test_weights_of_seven_bits_are_used_where_sums_saturate_or_may_elsewhere(wor
     assert screen(work, None, 1.0, Metric(), is_forced=True, is_narrow=True).scheme.reduced_range
 
 
-def test_a_portable_plan_refuses_a_scheme_that_may_saturate(few_digits: Case) -> None:
-    portable = Model(few_digits.model, few_digits.data, threads=1, runtime=ORT, portable=True)
+def test_a_portable_plan_refuses_a_scheme_that_may_saturate(tiny: Case) -> None:
+    portable = Model(tiny.model, tiny.data, threads=1, runtime=ORT, portable=True)
     with pytest.raises(BadOption, match="`portable` excludes `scheme` qdq-u8s8-asym-pc"):
         screen(portable, DEFAULT_SCHEME, 0.01, Metric())
 
@@ -179,11 +179,11 @@ def test_a_form_counts_only_where_plans_are_made() -> None:
 
 @pytest.mark.whole
 def test_a_search_that_cannot_gain_ends_early_and_its_workspace_is_whole(
-    few_digits: Case, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tiny: Case, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forms = ("int8-weights", "int8-dynamic", "int4-weights")
     raced(monkeypatch, {INT8: 3.0, **dict.fromkeys(forms, 2.0)}, {})
-    result = taglio.optimize(few_digits.model, few_digits.data, max_error=0.01, effort=LITTLE, threads=1, runtime=ORT)
+    result = taglio.optimize(tiny.model, tiny.data, max_error=0.01, effort=LITTLE, threads=1, runtime=ORT)
     assert result.error is None and not result.plan.assignment()
     assert result.table is not None
     assert any(note.text.startswith("int8 is slower here") for note in result.table.notes)

@@ -19,7 +19,7 @@ from tests.support.simulated import Machine, Noise
 
 LIMIT = 0.01
 LIMITS = Limits(LIMIT)
-FIVE, FEW, MANY = range(5), range(10), range(100)
+THREE, FEW, MANY = range(3), range(6), range(100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def many() -> list[Delivered]:
 
 
 def test_where_tables_explain_what_is_measured_the_fastest_plan_is_delivered() -> None:
-    searches = on_machines(FIVE, Noise(seconds=0.0, errors=0.0, inputs=0.0, inputs_alone=0.0))
+    searches = on_machines(THREE, Noise(seconds=0.0, errors=0.0, inputs=0.0, inputs_alone=0.0))
     assert max(search.behind for search in searches) <= 1.03
     assert max(search.error for search in searches) <= LIMIT * 1.001
 
@@ -92,7 +92,7 @@ def test_the_limit_holds_on_fresh_inputs(searches: list[Delivered]) -> None:
 
 
 def test_the_reported_interval_holds_the_true_speed_up(searches: list[Delivered]) -> None:
-    assert sum(search.holds_truth for search in searches) >= 8
+    assert sum(search.holds_truth for search in searches) >= 5
 
 
 def test_the_same_machine_gets_the_same_plan(searches: list[Delivered]) -> None:
@@ -109,7 +109,7 @@ def test_plans_that_break_the_limit_on_unseen_inputs_leave_room_for_another() ->
 
 
 def test_float_stays_where_nothing_is_faster() -> None:
-    for seed in FIVE:
+    for seed in THREE:
         search = delivered(Machine(network(seed, int8_pays=False), seed))
         assert not search.forms and search.speedup is None
 
@@ -121,13 +121,13 @@ def test_what_the_runtime_refuses_is_not_delivered() -> None:
         names = {form.name for form in forms.values()}
         return len(names) > 1 and Random(str(sorted(forms))).random() < 0.3
 
-    searches = [delivered(Machine(network(seed), seed, refuses=refuses)) for seed in FIVE]
+    searches = [delivered(Machine(network(seed), seed, refuses=refuses)) for seed in THREE]
     assert not any(refuses(search.forms) for search in searches)
     assert median(search.behind for search in searches) <= 1.05
 
 
 def test_tables_that_are_wrong_by_a_fifth_are_mended() -> None:
-    searches = on_machines(FIVE, Noise(tables_s=0.2))
+    searches = on_machines(THREE, Noise(tables_s=0.2))
     assert median(search.behind for search in searches) <= 1.05
     assert max(search.error for search in searches) <= 1.1 * LIMIT
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.engine.devices import WORKER, Bench, answering, last_json, needs_ray, two_devices, until
 from tests.end_to_end.command import refused
 
-pytestmark = [needs_ray, pytest.mark.whole]
+pytestmark = [needs_ray, pytest.mark.whole, pytest.mark.slow]  # two devices more, and a head takes seconds to come back
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,6 @@ def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Benc
     assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
 
 
-@pytest.mark.slow
 def test_a_head_that_is_killed_and_started_again_costs_no_request(running: Bench, placed: Path, cluster: Path) -> None:
     """It goes on with what it knew, where a head that was stopped would begin another cluster."""
     with running.begin("run", placed, "--cluster", cluster, "--runs", 600, "--json") as process:
