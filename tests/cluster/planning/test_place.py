@@ -13,7 +13,6 @@ from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.describe import beyond_blocks, latencies, period_s
-from taglio.cluster.planning.explain import amount
 from taglio.cluster.planning.place import Answer, RunningPlans, conflict, place
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.schedule import pipelines
@@ -117,7 +116,7 @@ def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is
         assert taken.value == pytest.approx(free.value + 1.0) and taken.bound == pytest.approx(free.bound + 1.0)
         assert taken.plans[0].predicted_latency_s.value == pytest.approx(taken.value)
         assert taken.plans[0].gap == taken.gap
-        assert amount(objective, taken.value) == f"{taken.value * 1e3:.4g} ms"
+        assert objective.amount(taken.value) == f"{taken.value * 1e3:.4g} ms"
 
 
 def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_components_take() -> None:
@@ -399,3 +398,16 @@ def test_a_running_plan_stays_unless_moving_pays() -> None:
 def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         parse_objective(text)
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("latency", "250 ms"),
+        ("throughput", "4 requests/s"),
+        ("latency=1,energy=2", "0.25 weighed"),
+        ("throughput,energy", "0.25 J"),
+    ],
+)
+def test_an_amount_has_the_unit_of_the_last_objective(objective: str, words: str) -> None:
+    assert parse_objective(objective).amount(0.25) == words
