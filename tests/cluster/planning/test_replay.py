@@ -117,5 +117,5 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
     search = PathSearch(assembled, Objective())
     best = min(search.worth(totals) for totals in every(assembled.problem))
     search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
-    evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0)
+    assert len(list(evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0))) >= 4
     assert search.value == pytest.approx(best, rel=3e-3)  # a component has to be worth it

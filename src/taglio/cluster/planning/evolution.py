@@ -8,7 +8,7 @@ component and crossing must gain a minimum: smaller gains are below the accuracy
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -171,10 +171,10 @@ def evolve(
     *,
     starts: Sequence[np.ndarray] = (),
     good_enough: float,
-) -> None:
+) -> Iterator[None]:
     """Evolve the search's best placement, the labellings `starts` and the placements on one device, and offer it the
-    results. Pools run in turn, each until it stops improving, because their results differ by several percent, until
-    four in turn bring nothing."""
+    results after every pool. Pools run in turn, each until it stops improving, because their results differ by several
+    percent, until four in turn bring nothing."""
     seed = fruitless = 0
     while search.value > good_enough and fruitless < 4 and time.perf_counter() < deadline:
         pool, before = _begun(search, tables, starts, seed), search.value
@@ -182,6 +182,7 @@ def evolve(
         for member in pool.members[:4]:
             search.offer(member.totals)
         seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
+        yield
 
 
 def _begun(search: Search, tables: Sequence[Timetable], starts: Sequence[np.ndarray], seed: int) -> Pool:

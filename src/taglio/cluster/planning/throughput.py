@@ -59,14 +59,19 @@ def fastest_stream(
     core = _core(assembled, search.value, gap, time.perf_counter() + _BOUND * time_limit_s)
     low = min(core.bound, 1.0) * search.value
     tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
-    until = deadline - _RAISING * time_limit_s
-    evolve(search, tables, until, starts=core.answers(), good_enough=low / (1.0 - gap))
+    until, high = deadline - _RAISING * time_limit_s, inf
+    for _ in evolve(search, tables, until, starts=core.answers(), good_enough=low / (1.0 - gap)):
+        if search.value < high:  # tensors have few sizes, so an aim just below a plan often proves it at once
+            high = (1.0 - 0.9 * gap) * search.value
+            low = max(low, min(_core(assembled, high, gap, deadline).bound, 1.0) * high)
+        if low >= (1.0 - gap) * search.value:
+            break
     search.polish(until, good_enough=low / (1.0 - gap))
-    high = search.value
-    while low < (1.0 - gap) * search.value and low < 0.999 * high and time.perf_counter() < deadline:
-        aim = high if high == search.value else sqrt(low * high)
+    high = (1.0 - 0.9 * gap) * search.value
+    while low < 0.999 * high and time.perf_counter() < deadline:
+        aim = sqrt(low * high)
         raised = min(_core(assembled, aim, gap, deadline).bound, 1.0) * aim
-        low, high = max(low, raised), high if raised == aim else 0.999 * aim
+        low, high = max(low, raised), high if raised == aim else aim
     return search.best, search.value, min(low, search.value)
 
 
