@@ -1,7 +1,6 @@
 """What a plan on several devices is asked for: the runtimes of devices, and what moving a block costs."""
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ import numpy as np
 import pytest
 
 import taglio
-from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device, Link
-from taglio.cluster.planning.explain import Again, again
 from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.place import place as solve
-from taglio.cluster.planning.workload import Objective, Workload, parse_objective
+from taglio.cluster.planning.workload import parse_objective
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow import place, placing
 from taglio.flow.place import Candidate, moving_from
@@ -197,29 +194,3 @@ def test_a_model_without_int8_forms_sends_nothing_as_int8() -> None:
     plan = place.place(candidate, slow, time_limit_s=0.5).plans[0]
     assert plan.crossings and {each.precision for each in plan.crossings} == {"float32"}
     assert taglio.build(model, plan).proof is not None
-
-
-def test_alternatives_are_compared_with_one_plan(
-    digits_staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
-    file = tmp_path / "cluster.toml"
-    file.write_text(TWO_DEVICES)
-    asked: list[Cluster] = []
-
-    def counting(objective: Objective, _: float) -> Again:
-        def plan(workloads: Sequence[Workload], where: Cluster) -> Answer:
-            asked.append(where)
-            return again(objective, 0.2)(workloads, where)
-
-        return plan
-
-    monkeypatch.setattr(placing, "again", counting)
-    changes = ["device server x2", "link camera->server bandwidth x0.1"]
-    placed = placing.place(folder, file, explain=True, changes=changes, max_error=0.01, time_limit_s=0.5)
-    assert [each.name for each in placed.alternatives][-2:] == changes
-    assert len({each.words.split("instead of ")[1].split(",")[0] for each in placed.alternatives[-2:]}) == 1
-    assert asked.count(cluster_file.load(file)) == 2  # without a change, and with a looser limit on the error
-    with pytest.raises(BadOption, match="faster"):
-        placing.place(folder, file, changes=["faster"], max_error=0.01, time_limit_s=0.5)
-    assert asked.count(cluster_file.load(file)) == 2  # refused before planning

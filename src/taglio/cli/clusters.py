@@ -21,7 +21,7 @@ from taglio.report.written import offer
 
 # Arguments of `plan` that this machine's plans have, or that are parsed here; and those that a front does not have.
 _NOT_PASSED = ("with_model", "cuts", "devices", "effort")
-_OF_ONE_PLAN = ("objective", "changes", "explain", "running")
+_OF_ONE_PLAN = ("objective", "running")
 
 
 def plan(options: argparse.Namespace) -> Shown:
@@ -40,10 +40,9 @@ def plan(options: argparse.Namespace) -> Shown:
         "plans": answer.plans,
         "moves": answer.moves(),
         "loads": answer.loads(),
-        "alternatives": placed.alternatives,
     }
     remark = offer(lambda: page.write(options.folder))
-    return Shown(value, lambda: terminal.plans(answer, placed.names, placed.objective, placed.alternatives), remark)
+    return Shown(value, lambda: terminal.plans(answer, placed.names, placed.objective), remark)
 
 
 def _front(options: argparse.Namespace) -> Shown:

@@ -319,13 +319,6 @@ OPTIONS: dict[str, Facts] = {
         metavar="N",
     ),
     "--keep-off": option("never place these blocks on DEVICE (repeatable)", **_LIST, metavar="DEVICE=PATTERN"),
-    "--what-if": option(
-        'also plan for a change: "link A->B bandwidth x2", "link A->B cut", "device A x2", "without A", "no int8"',
-        **_LIST,
-        dest="changes",
-        metavar="CHANGE",
-    ),
-    "--explain": option("also show what each limit costs and the runner-up plan", **_FLAG),
     "--from": option(
         "plan.json of the plan that runs now: move blocks only if the gain exceeds the cost of moving them (1 ms each)",
         dest="running",

@@ -9,9 +9,7 @@ from typing import Any
 from taglio import artifact
 from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
-from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, Handling
-from taglio.cluster.planning.explain import Alternative, again, limits_cost, runner_up, what_if
 from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.place import place as solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
@@ -30,7 +28,6 @@ from taglio.transaction import changing
 CLUSTER, PARETO = "cluster", "pareto"
 # Limits of the first model that also apply to the others.
 _SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s", "max_steps")
-_QUICK_S = 3.0  # for each plan that is compared with another
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +51,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Plans for a cluster, the names of their models, and the explanations and changes that were requested."""
+    """Plans for a cluster, and the names of their models."""
 
     answer: Answer
     names: tuple[str, ...]
     objective: Objective
-    alternatives: tuple[Alternative, ...]
 
 
 def opened(path: Path) -> tuple[Cluster, ClusterFile]:
@@ -99,8 +95,6 @@ def place(
     others: Sequence[Wanted] = (),
     running: str | None = None,
     switching_cost_s: float = 1e-3,
-    explain: bool = False,
-    changes: Sequence[str] = (),
     gap: float = GAP,
     time_limit_s: float = 20.0,
     progress: Progress | None = None,
@@ -108,13 +102,10 @@ def place(
 ) -> Placed:
     """Place the model in `folder`, and `others`, on the devices of a cluster file; `limits` are for the first.
 
-    `running` names a deployed plan whose blocks are moved only if that pays. `explain` also finds what each limit costs
-    and the runner-up; `changes` are what-if changes to the cluster, planned as well.
+    `running` names a deployed plan whose blocks are moved only if that pays.
     """
     aim = parse_objective(objective)
     cluster, used = opened(cluster_path)
-    for text in changes:  # refuse before planning what is no change
-        changed(cluster, text)
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         before = None
@@ -127,23 +118,7 @@ def place(
         for where, plan in zip(folders, answer.plans, strict=True):
             keep_plan(where, plan)
             artifact.save(where / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
-        quickly = again(aim, min(_QUICK_S, time_limit_s))
-        held, alternatives = answer.assembled.workloads, list[Alternative]()
-
-        def works(cluster: Cluster) -> list[Workload]:
-            now = (candidate.workload(cluster) for candidate in candidates)
-            return [
-                replace(work, error=planned.error, noise_limits=planned.noise_limits)
-                for work, planned in zip(now, held, strict=True)
-            ]
-
-        base = quickly(held, cluster) if explain or changes else answer
-        if explain:
-            alternatives += limits_cost(held, cluster, aim, quickly, base)
-            second = runner_up(held, cluster, aim, quickly, answer.plans)
-            alternatives += [second] if second is not None else []
-        alternatives += [what_if(text, works, cluster, aim, quickly, base) for text in changes]
-    return Placed(answer, tuple(candidate.work.name for candidate in candidates), aim, tuple(alternatives))
+    return Placed(answer, tuple(candidate.work.name for candidate in candidates), aim)
 
 
 def pareto(

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from taglio.cluster.planning.explain import Alternative, amount
 from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.workload import Objective
 from taglio.components.build import Manifest
@@ -201,8 +200,8 @@ def error(error_model: ErrorModel) -> None:
         say(f"the float model has {error_model.metric.name} = {error_model.metric.text(0.0)}")
 
 
-def plans(answer: Answer, names: Sequence[str], objective: Objective, alternatives: Sequence[Alternative]) -> None:
-    """Print what runs where, what is sent, predictions, and the alternatives that were requested."""
+def plans(answer: Answer, names: Sequence[str], objective: Objective) -> None:
+    """Print what runs where, what is sent, and predictions."""
     for name, plan in zip(names, answer.plans, strict=True):
         if len(names) > 1:
             say(f"{name}:")
@@ -217,10 +216,8 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, alternativ
     alone = "" if objective.last.simulated else " (sum of blocks and messages)"
     moved, cost = answer.moves()
     if moved and objective.last.kind != "throughput":
-        alone += f", including {amount(objective, cost)} to move {plural(moved, 'block')}"
-    say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the optimum")
-    for alternative in alternatives:
-        say(alternative.words)
+        alone += f", including {objective.amount(cost)} to move {plural(moved, 'block')}"
+    say(f"{objective}: {objective.amount(answer.value)}{alone}, proven within {answer.gap:.2%} of the optimum")
 
 
 def build(folder: Path, manifest: Manifest, proof: Proof) -> None:

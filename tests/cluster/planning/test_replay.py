@@ -12,7 +12,7 @@ from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.evolution import Pool, evolve
-from taglio.cluster.planning.path_search import PathSearch
+from taglio.cluster.planning.path_search import PathSearch, PeriodSearch
 from taglio.cluster.planning.replay import Replay, Timetable
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.result import Limits
@@ -39,6 +39,19 @@ def played(assembled: Assembled, labels: list[int]) -> tuple[float, float]:
     copies = sent(assembled, labels)
     totals = replace(evaluate(assembled.problem, labels, copies), levels=tuple(found.component[0].tolist()))
     return float(found.latency_s[0]), PathSearch(assembled, Objective()).worth(totals)
+
+
+@pytest.mark.parametrize("receive_ms", [0.0, 0.5])
+def test_a_chain_has_in_a_replay_the_period_of_its_plan(receive_ms: float) -> None:
+    graph, profiles = chain()
+    pair = parse(PAIR.replace("active_", f"receive_ms = {receive_ms}\nsend_ms_per_mb = {1e3 * receive_ms}\nactive_"))
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], pair, Objective())
+    replay, search = Replay(Timetable(assembled, 0), 0.0), PeriodSearch(assembled)
+    for labels in {totals.labels for totals in every(assembled.problem)}:
+        found = replay.play(np.array([labels]), range(len(labels)))
+        totals = evaluate(assembled.problem, labels, sent(assembled, list(labels)))
+        levels = tuple(found.component[0].tolist())
+        assert search.replayed([found])[0] == pytest.approx(search.worth(replace(totals, levels=levels)))
 
 
 @pytest.mark.parametrize("send_ms", [0.0, 0.05, 1.0])
@@ -104,5 +117,5 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
     search = PathSearch(assembled, Objective())
     best = min(search.worth(totals) for totals in every(assembled.problem))
     search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
-    evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0)
+    assert len(list(evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0))) >= 4
     assert search.value == pytest.approx(best, rel=3e-3)  # a component has to be worth it

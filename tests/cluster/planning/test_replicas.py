@@ -20,7 +20,6 @@ from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 
-pytest.importorskip("ortools", reason="OR-Tools is not installed")
 STREAM, LATENCY = parse_objective("throughput"), parse_objective("latency")
 # The start device is slow and its link is not, so that all is done elsewhere.
 FAST = PAIR.replace("bandwidth_mbit_s = 8", "bandwidth_mbit_s = 800").replace("latency_ms = 0.01", "latency_ms = 0.001")

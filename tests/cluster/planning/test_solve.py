@@ -15,6 +15,7 @@ from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Problem,
 from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload
+from taglio.plan.highs import Quiet
 from taglio.plan.result import Limits
 from tests.cluster.planning.reference import brute_force
 from tests.cluster.planning.small_problems import made, problems
@@ -213,25 +214,28 @@ def two_devices(rng: np.random.Generator, nodes: int) -> Problem:
 
 
 def minimum_cut(problem: Problem) -> float:
-    """The least sum by OR-Tools' maximum flow: a value is sent once, through a node of its own each way."""
-    flow = pytest.importorskip("ortools.graph.python.max_flow").SimpleMaxFlow()
-    nodes, values = len(problem.nodes), problem.values
+    """The least sum by the largest flow, a linear program: a value is sent once, through a node of its own each way."""
+    nodes, values, arcs = len(problem.nodes), problem.values, list[tuple[int, int, float]]()
     source, sink = nodes + 2 * len(values), nodes + 2 * len(values) + 1
     for node in range(nodes):
-        flow.add_arc_with_capacity(source, node, int(problem.seconds[node, 1, 0]))
-        flow.add_arc_with_capacity(node, sink, int(problem.seconds[node, 0, 0]))
+        arcs += [(source, node, problem.seconds[node, 1, 0]), (node, sink, problem.seconds[node, 0, 0])]
     for value, producer in enumerate(values.producer):
         writer = source if producer == SOURCE else int(producer)
-        size, forth, back = int(values.float_bytes[value]), nodes + 2 * value, nodes + 2 * value + 1
+        size, forth, back = values.float_bytes[value], nodes + 2 * value, nodes + 2 * value + 1
         # Source side is device one. Forth: the producer there, a reader on two. Back: the other way round.
-        flow.add_arc_with_capacity(writer, forth, size)
-        flow.add_arc_with_capacity(back, writer, size)
+        arcs += [(writer, forth, size), (back, writer, size)]
         for end in values.readers[values.start[value] : values.start[value + 1]]:
             reader = source if end == CALLER else int(end)
-            flow.add_arc_with_capacity(forth, reader, 10**9)
-            flow.add_arc_with_capacity(reader, back, 10**9)
-    flow.solve(source, sink)
-    return float(flow.optimal_flow())
+            arcs += [(forth, reader, np.inf), (reader, back, np.inf)]
+    tail, head, capacity = (np.array(column) for column in zip(*arcs, strict=True))
+    highs, columns = Quiet(), np.arange(len(arcs), dtype=np.int32)
+    highs.addVars(len(arcs), np.zeros(len(arcs)), capacity)
+    highs.changeColsCost(len(arcs), columns, (head == sink) * -1.0)
+    for node in range(source):
+        ends = np.flatnonzero((tail == node) | (head == node)).astype(np.int32)
+        highs.addRow(0.0, 0.0, len(ends), ends, (head == node)[ends] * 1.0 - (tail == node)[ends])
+    highs.run()
+    return -float(highs.getInfo().objective_function_value)
 
 
 @pytest.mark.parametrize("seed", range(6))

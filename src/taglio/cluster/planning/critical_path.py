@@ -36,7 +36,8 @@ def shorten(
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= 3_000_000:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = lower_bound(tables, objective.latency * search.shares, least)
-        evolve(search, tables, started_s + 0.95 * time_limit_s, good_enough=bound / (1.0 - gap))
+        for _ in evolve(search, tables, started_s + 0.95 * time_limit_s, good_enough=bound / (1.0 - gap)):
+            pass
         search.polish(started_s + time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)

@@ -17,7 +17,7 @@ from taglio.cluster.planning.costs import Costs
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.resources import request_shares
 from taglio.cluster.planning.schedule import Scheduler, pipelines
-from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Timeline, link_name, simulate
+from taglio.cluster.planning.simulate import ComponentTask, Pipeline, link_name, simulate
 from taglio.cluster.planning.workload import Workload
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
@@ -50,7 +50,7 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = 
     per request of the mix of all models. Includes the overhead of components."""
     shares, load_of = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
     for model, pipeline in enumerate(pipelines(assembled, totals)):
-        busy = _busy(assembled, model, pipeline, simulate(pipeline))
+        busy = _busy(assembled, model, pipeline)
         for name, seconds in _periods(assembled.cluster, pipeline, busy).items():
             load_of[name] = load_of.get(name, 0.0) + float(shares[model]) * seconds
     return {name: share for name, share in load_of.items() if share > 0.0}
@@ -90,11 +90,11 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
     places = placements_of(assembled, model, totals.labels, totals.levels)
     width = max(work.profiles[name].interval_ratio for name in {placement.device for placement in places})
     joules = _joules(assembled, pipeline)
-    busy = _busy(assembled, model, pipeline, timeline)
+    busy = _busy(assembled, model, pipeline)
     periods = _periods(cluster, pipeline, busy)
     busiest = max(periods, key=periods.__getitem__)
     rate = 1.0 / periods[busiest] if periods[busiest] > 0.0 else inf
-    usage = _usage(assembled, totals, timeline, busy, pipeline, work)
+    usage = _usage(assembled, totals, busy, pipeline, work)
     notes: tuple[str, ...] = ()
     assumed = [use.device for use in usage if use.assumed and use.predicted_busy_s > 0.0]
     if assumed:
@@ -171,10 +171,10 @@ def wired_flows(graph: Graph, plan: Plan) -> frozenset[tuple[str, str]]:
     )
 
 
-def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
+def _busy(assembled: Assembled, model: int, pipeline: Pipeline) -> dict[str, float]:
     """Busy seconds per streamed request of each link, including calls that fetch messages, and of each place, including
     its request and message handling; of devices that take turns, those of the one whose turn it is."""
-    profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
+    profiles, busy, cluster = assembled.workloads[model].profiles, pipeline.busy_s(), assembled.cluster
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for transfer in pipeline.transfers:
         source, target = (cluster.device(end) for end in transfer.link)
@@ -227,22 +227,20 @@ def _joules(assembled: Assembled, pipeline: Pipeline) -> float:
 def _usage(
     assembled: Assembled,
     totals: Totals,
-    timeline: Timeline,
     busy: Mapping[str, float],
     pipeline: Pipeline,
     work: Workload,
 ) -> tuple[DeviceUse, ...]:
     """Use of each device by a request of one model; memory is that of all models together."""
-    used = {task.device for task in pipeline.tasks}
-    usage = []
+    computing_s, usage = pipeline.busy_s(), []
     for index, device in enumerate(assembled.cluster.devices):
-        if device.name not in used:
+        if device.name not in computing_s:
             continue
         usage.append(
             DeviceUse(
                 device=device.name,
                 predicted_busy_s=busy.get(device.name, 0.0),
-                predicted_joules=timeline.busy_s.get(device.name, 0.0) * device.active_watts,
+                predicted_joules=computing_s[device.name] * device.active_watts,
                 weight_bytes=float(totals.weight_bytes[index]),
                 peak_bytes=float(totals.peak_bytes[index]),
                 memory_bytes=device.memory_bytes if isfinite(device.memory_bytes) else None,

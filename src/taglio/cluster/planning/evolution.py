@@ -1,4 +1,4 @@
-"""An evolutionary search for placements with a short critical path.
+"""An evolutionary search for placements with a short critical path or period.
 
 Successive pools of placements are improved by many small changes. A change gives another device or precision to all
 ancestors or all descendants of a block, a branch, a run of blocks, or one block, or copies such a part from another
@@ -8,13 +8,13 @@ component and crossing must gain a minimum: smaller gains are below the accuracy
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
-from taglio.cluster.planning.path_search import PathSearch
+from taglio.cluster.planning.path_search import Search
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.replay import NEVER, Replay, Timetable
 
@@ -35,7 +35,7 @@ class Member:
 class Pool:
     """The best placements so far of all models together, by simulation: `members`, best first."""
 
-    def __init__(self, search: PathSearch, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
+    def __init__(self, search: Search, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
         """`tables` are those of the models. Tensors are sent as int8 if that saves `price` seconds per whole error
         bound used."""
         self.search = search
@@ -106,12 +106,13 @@ class Pool:
             replay.play(labels[:, nodes.start : nodes.stop], own)
             for replay, nodes, own in zip(self.replays, self.models, self.orders[order], strict=True)
         ]
-        latency = np.stack([replayed.latency_s for replayed in played], axis=1) @ search.shares
         sums = self.own[every, labels].sum(axis=1)
         noise = sum(replayed.noise for replayed in played)
         limits = np.array([bound.upper for bound in self.problem.noises]) * (1.0 + 1e-9)
-        over = (sums[:, 1:] > self.uppers).any(axis=1) | (noise > limits).any(axis=1) | (latency >= NEVER * 1e-3)
-        value = np.where(over, inf, search.objective.latency * latency + sums[:, 0])
+        over = (sums[:, 1:] > self.uppers).any(axis=1) | (noise > limits).any(axis=1)
+        for replayed in played:
+            over |= replayed.latency_s >= NEVER * 1e-3
+        value = np.where(over, inf, search.replayed(played) + sums[:, 0])
         handled = sum(replayed.copies + replayed.component.max(axis=1) for replayed in played)
         # Each component and each copy sent must gain this share of the request's cost.
         return value, 1.0 + 3e-4 * handled, np.concatenate([replayed.component for replayed in played], axis=1)
@@ -163,29 +164,39 @@ def _level(value: float) -> int:
     return round(float(np.log(max(value, 1e-12))) / 2e-3)
 
 
-def evolve(search: PathSearch, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
-    """Evolve the search's best placement and the placements on one device, and offer it the results. Pools run in turn,
-    each until it stops improving, because their results differ by several percent, until four in turn bring nothing."""
+def evolve(
+    search: Search,
+    tables: Sequence[Timetable],
+    deadline: float,
+    *,
+    starts: Sequence[np.ndarray] = (),
+    good_enough: float,
+) -> Iterator[None]:
+    """Evolve the search's best placement, the labellings `starts` and the placements on one device, and offer it the
+    results after every pool. Pools run in turn, each until it stops improving, because their results differ by several
+    percent, until four in turn bring nothing."""
     seed = fruitless = 0
     while search.value > good_enough and fruitless < 4 and time.perf_counter() < deadline:
-        pool, before = _begun(search, tables, seed), search.value
+        pool, before = _begun(search, tables, starts, seed), search.value
         pool.run(deadline, min(60, len(search.problem.nodes)), good_enough=good_enough)
         for member in pool.members[:4]:
             search.offer(member.totals)
         seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
+        yield
 
 
-def _begun(search: PathSearch, tables: Sequence[Timetable], seed: int) -> Pool:
+def _begun(search: Search, tables: Sequence[Timetable], starts: Sequence[np.ndarray], seed: int) -> Pool:
     problem = search.problem
     assert search.best is not None, "give the search at least one placement"
     pool = Pool(search, tables, price=search.value, seed=seed)
-    starts = [list(search.best.labels)]
+    begin = [np.array(search.best.labels), *starts]
     for device in range(len(problem.devices)):
         here = search.costs.label_device == device
         # In the first form allowed there; on another device if there is none.
-        starts.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1).tolist())
-        search.offer(search.costs.totals(starts[-1]))
-    pool.add(np.unique(np.array(starts), axis=0), most=POOL)
+        begin.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1))
+    for labels in begin[1:]:
+        search.offer(search.costs.totals(labels))
+    pool.add(np.unique(np.array(begin), axis=0), most=POOL)
     return pool
 
 

@@ -1,6 +1,8 @@
-"""The best placement so far by simulated latency, once its components are merged. Proposes no placement."""
+"""The best placement so far by simulation, once its components are merged. Proposes no placement."""
 
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -8,50 +10,56 @@ import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import TOLERANCE, Costs
-from taglio.cluster.planning.describe import beyond_blocks
+from taglio.cluster.planning.describe import beyond_blocks, period_s
+from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import LATENCY, Copies, Totals
+from taglio.cluster.planning.replay import Played
 from taglio.cluster.planning.resources import request_shares
 from taglio.cluster.planning.schedule import Scheduler
 from taglio.cluster.planning.simulate import simulate
 from taglio.cluster.planning.workload import Objective
 
 
-class PathSearch:
-    """Keeps the best placement by simulation, as weighed by an objective."""
+class Search(ABC):
+    """Keeps the best placement by simulation. Limits on `latencies` do not apply to the sum of seconds."""
 
-    def __init__(self, assembled: Assembled, objective: Objective) -> None:
-        self.assembled, self.objective = assembled, objective
+    def __init__(self, assembled: Assembled, latencies: set[str]) -> None:
+        self.assembled, self.latencies = assembled, latencies
         problem = self.problem = assembled.problem
         self.costs = Costs(problem)
         self.shares = request_shares(assembled.workloads)
         self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
-        self.latencies = {resource.name for resource in problem.resources if resource.kind == LATENCY}
-        # The weights of summed seconds in the objective: the simulated latency counts instead.
-        self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in problem.resources])
         # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
         self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
         self.uppers = np.array([problem.resources[i].upper for i in self.limited])
         self.best: Totals | None = None
         self.value = inf
 
+    @abstractmethod
     def worth(self, totals: Totals) -> float:
-        """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
-        ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
-        besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
-        return self.objective.latency * float(self.shares @ ends_s) + besides_latency
+        """The value of a simulated placement."""
+
+    @abstractmethod
+    def replayed(self, played: Sequence[Played]) -> np.ndarray:
+        """By placement, the value of replays of all models, but for what labels alone add to it."""
+
+    @abstractmethod
+    def besides(self) -> np.ndarray:
+        """What labels alone add to the value (node, label)."""
+
+    @abstractmethod
+    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
+        """A placement of this value with its components merged where that costs nothing, and its value then."""
 
     def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
-        """The amounts that labels alone add to the value except latency, and to the limits except those on latency
-        (node, label, 1 + limits); and, for these limits, the most that a placement may add."""
+        """The amounts that labels alone add to the value and to the limits (node, label, 1 + limits); and, for these
+        limits, the most that a placement may add."""
         costs, rows = self.costs, np.flatnonzero([row.name not in self.latencies for row in self.costs.rows])
-        unary = costs.sums.unary
-        besides_latency = unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed
-        own = np.concatenate([besides_latency[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
+        own = np.concatenate([self.besides()[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
         return own, (costs.uppers + costs.saved + TOLERANCE)[rows]
 
     def kept(self, totals: Totals) -> bool:
-        """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
-        than to the sum of seconds."""
+        """Whether a placement keeps all limits that apply to sums."""
         return self.latencies.issuperset(totals.broken) and self._has_room(totals)
 
     def _has_room(self, totals: Totals) -> bool:
@@ -68,7 +76,7 @@ class PathSearch:
         """Keep a placement if it is within the limits and, once its components are merged, the best so far. Merging is
         tried up to 1.3 times the best value."""
         if self.kept(totals) and (value := self.worth(totals)) <= 1.3 * self.value:
-            totals, value = self._merged(totals, value)
+            totals, value = self.merged(totals, value)
             if value < self.value:
                 self.best, self.value = totals, value
 
@@ -87,7 +95,33 @@ class PathSearch:
                     totals = self.costs.totals(self.best.labels, copies)
                     self.offer(replace(totals, levels=self.best.levels))
 
-    def _merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
+
+class PathSearch(Search):
+    """Keeps the placement with the best simulated latency and joules, as weighed by an objective."""
+
+    def __init__(self, assembled: Assembled, objective: Objective) -> None:
+        resources = assembled.problem.resources
+        super().__init__(assembled, {resource.name for resource in resources if resource.kind == LATENCY})
+        self.latency = objective.latency
+        # The weights of summed seconds in the objective: the simulated latency counts instead.
+        self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in resources])
+
+    def worth(self, totals: Totals) -> float:
+        """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
+        ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
+        besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
+        return self.latency * float(self.shares @ ends_s) + besides_latency
+
+    def replayed(self, played: Sequence[Played]) -> np.ndarray:
+        """By placement, the weighed latency."""
+        return np.asarray(self.latency * (np.stack([replay.latency_s for replay in played], axis=1) @ self.shares))
+
+    def besides(self) -> np.ndarray:
+        """The objective except for latency (node, label)."""
+        unary = self.costs.sums.unary
+        return np.asarray(unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed)
+
+    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
         """The placement with components that follow one another on a device merged where that costs nothing."""
         problem = self.problem
         device = np.array(totals.labels) // len(problem.forms)
@@ -103,3 +137,38 @@ class PathSearch:
                 else:
                     target = level
         return totals, value
+
+
+class PeriodSearch(Search):
+    """Keeps the placement with the shortest period: busy seconds of the busiest device or link."""
+
+    def __init__(self, assembled: Assembled) -> None:
+        super().__init__(assembled, set())
+        cluster, devices = assembled.cluster, assembled.cluster.devices
+        turns = [[cluster.turns(*{source.name, target.name}) for target in devices] for source in devices]
+        # Of a second that a model's request keeps a device (on the diagonal) or a link busy, the share that counts.
+        self.counted = [share / np.array(turns) for share in self.shares]
+        for counted, work in zip(self.counted, assembled.workloads, strict=True):
+            counted[np.diag_indices(len(devices))] *= [work.profiles[device.name].sustained() for device in devices]
+        home = self.problem.devices.index(cluster.start)
+        self.handling_s = np.zeros((len(devices), len(devices)))
+        self.handling_s[home, home] = sum(share[home, home] for share in self.counted) * devices[home].request_s
+
+    def worth(self, totals: Totals) -> float:
+        """The period of a placement."""
+        return period_s(self.assembled, totals)
+
+    def replayed(self, played: Sequence[Played]) -> np.ndarray:
+        """By placement, the period."""
+        busy_s = sum(replay.busy_s * counted for replay, counted in zip(played, self.counted, strict=True))
+        return np.asarray((self.handling_s + busy_s).max(axis=(1, 2)))
+
+    def besides(self) -> np.ndarray:
+        """Nothing (node, label)."""
+        return np.zeros(self.costs.sums.unary.shape[:2])
+
+    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
+        """The placement with the components that make its period the shortest."""
+        del value
+        totals = merged(self.assembled, replace(totals, levels=()))
+        return totals, self.worth(totals)

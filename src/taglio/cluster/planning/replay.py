@@ -52,6 +52,9 @@ class Timetable:
         self.overhead_s = assembled.overhead_s[model]
         self.send_s = np.array([device.send_s for device in assembled.cluster.devices])
         self.send_byte_s = np.array([device.send_byte_s for device in assembled.cluster.devices])
+        self.receive_s = np.array([device.receive_s for device in assembled.cluster.devices])
+        self.receive_byte_s = np.array([device.receive_byte_s for device in assembled.cluster.devices])
+        self.fetch_s = np.array([assembled.cluster.fetching_s(name) for name in problem.devices])
         self.home = problem.devices.index(assembled.cluster.start)
         mine = slice(first, first + count)
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[mine]
@@ -118,13 +121,14 @@ class Timetable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """By placement (first axis): seconds of a request, each node's component (numbered by start time), copies sent, and
-    noise by bound."""
+    """By placement (first axis): seconds of a request, each node's component (numbered by start time), copies sent,
+    noise by bound, and busy seconds of each link (from, to), of each device on the diagonal."""
 
     latency_s: np.ndarray
     component: np.ndarray
     copies: np.ndarray
     noise: np.ndarray
+    busy_s: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +208,8 @@ class Replay:
                 run.leave(node, reader, edge)
             for edge in self._answers[node]:
                 run.answer(node, edge)
-        return Played(np.maximum(run.done, run.last), run.component.T, run.copies, run.noise)
+        busy_s = run.busy_s.reshape(len(labels), self.table.devices, self.table.devices)
+        return Played(np.maximum(run.done, run.last), run.component.T, run.copies, run.noise, busy_s)
 
     def copies(self, labels: Sequence[int], sent: np.ndarray) -> None:
         """Write the copies that are sent under one labelling of the model's nodes to `found` (value, device)."""
@@ -233,7 +238,7 @@ class _ReplayState:
         self.own = self.placement * count  # + device: index of a placement's device in flat arrays
         self.current, self.closed = np.zeros(many * count, dtype=np.intp), np.ones(many * count, dtype=bool)
         self.began, self.clock = np.full(many * count, -1.0), np.zeros(many * count)
-        self.link = np.zeros(many * count * count)
+        self.link, self.busy_s = np.zeros((2, many * count * count))
         self.component, self.begun = np.zeros((size, many), dtype=np.intp), np.zeros(many, dtype=np.intp)
         self.ended = np.zeros((size, many))  # by component
         self.arrived = np.full((size, many, count), NEVER)  # arrival of a node's output, by device
@@ -257,6 +262,7 @@ class _ReplayState:
                 home = self.own + table.home
                 self.clock[home] = np.maximum(self.clock[home], handed)
                 self.copies += row[:, BYTES] > 0.0
+                self._occupy(self.placement, np.full_like(here, table.home), here, row)
             else:
                 far = self.device[edge.producer] != here
                 arrival = np.where(far, self.arrived[edge.producer].ravel()[at], row[:, DELAY])
@@ -276,6 +282,7 @@ class _ReplayState:
         self.current[at] = self.component[node] = component
         self.ended[component, self.placement] = end
         self.clock[at], self.closed[at], self.last = end, False, np.maximum(self.last, end)
+        self.busy_s[at * table.devices + here] += end - start
 
     def leave(self, node: int, reader: int, edge: _Edge) -> None:
         """Send a node's output to the device of a reader elsewhere, unless it is there already."""
@@ -297,6 +304,7 @@ class _ReplayState:
             free = self.clock[self.own[senders] + home]
             end[senders] = np.where(row[senders, AFTER] > 0.0, np.maximum(arrived, free), arrived)
         self.done = np.maximum(self.done, end + row[:, AFTER])
+        self.busy_s[(self.own + home) * self.table.devices + home] += row[:, AFTER]
 
     def _send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> np.ndarray:
         """When a node's output arrives on device `to` of each placement in `which`; sending it ends its component."""
@@ -310,4 +318,16 @@ class _ReplayState:
         self.link[link] = leaves
         self.copies[which] += row[:, BYTES] > 0.0
         self.closed[handing] = True
+        self._occupy(which, source, to, row)
         return np.asarray(leaves + row[:, DELAY])
+
+    def _occupy(self, which: np.ndarray, source: np.ndarray, to: np.ndarray, row: np.ndarray) -> None:
+        """Count the time of the link and of the devices at its ends for a tensor of each placement in `which`."""
+        table, far, size = self.table, source != to, row[:, BYTES]
+        from_source, from_target = (which * table.devices + end for end in (source, to))
+        from_source, from_target = from_source * table.devices, from_target * table.devices
+        sending_s = far * (table.send_s[source] + size * table.send_byte_s[source])
+        self.busy_s[from_source + source] += row[:, BEFORE] + sending_s
+        self.busy_s[from_target + to] += far * (table.receive_s[to] + size * table.receive_byte_s[to])
+        self.busy_s[from_source + to] += far * row[:, BUSY]
+        self.busy_s[from_target + source] += far * (to == table.home) * table.fetch_s[source]

@@ -60,14 +60,23 @@ class Pipeline:
     tasks: tuple[ComponentTask, ...]
     transfers: tuple[Transfer, ...]
 
+    def busy_s(self) -> dict[str, float]:
+        """Busy seconds of each device and link."""
+        busy: dict[str, float] = {}
+        for name, seconds in [
+            *((task.device, task.seconds) for task in self.tasks),
+            *((link_name(transfer.link), transfer.busy_s) for transfer in self.transfers),
+        ]:
+            busy[name] = busy.get(name, 0.0) + seconds
+        return busy
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans sorted by start, when each task and then each transfer ended, and busy seconds of each device and link."""
+    """Spans sorted by start, and when each task and then each transfer ended."""
 
     spans: tuple[Span, ...]
     ends_s: tuple[float, ...]
-    busy_s: dict[str, float]
 
     @property
     def end_s(self) -> float:
@@ -104,7 +113,6 @@ class _Simulation:
         self._spans: list[Span] = []
         self._servers: dict[str, _Station] = {}
         self._touched: dict[str, None] = {}
-        self._busy_s: dict[str, float] = {}
         self._ends_s: list[float | None] = [None] * (len(self._tasks) + len(self._transfers))
         # By task, how many transfers have not arrived; by task (None: the inputs), what it sends.
         self._missing = [0] * len(self._tasks)
@@ -130,7 +138,7 @@ class _Simulation:
         if len(ends_s) < len(self._ends_s):
             raise ValueError(f"{len(self._ends_s) - len(ends_s)} components and transfers wait for each other")
         spans = tuple(sorted(self._spans, key=lambda span: (span.start_s, span.end_s, span.on, span.what)))
-        return Timeline(spans, ends_s, self._busy_s)
+        return Timeline(spans, ends_s)
 
     def _at(self, time: float, event: Callable[[float], None]) -> None:
         heappush(self._events, (time, next(self._sequence), event))
@@ -158,7 +166,6 @@ class _Simulation:
     def _begin(self, index: int, now: float) -> None:
         task = self._tasks[index]
         server = self._servers[task.device]
-        self._busy_s[task.device] = self._busy_s.get(task.device, 0.0) + task.seconds
         server.ends_s = now + task.seconds + max(0.0, server.receives_s - now)
         self._at(server.ends_s, partial(self._ran, index, now))
 
@@ -188,7 +195,6 @@ class _Simulation:
     def _send(self, index: int, now: float) -> None:
         transfer = self._transfers[index]
         name, taken_s = link_name(transfer.link), transfer.busy_s + transfer.delay_s
-        self._busy_s[name] = self._busy_s.get(name, 0.0) + transfer.busy_s
         self._spans.append(Span(name, transfer.name, 0, now, now + taken_s, transfer=True))
         self._at(now + transfer.busy_s, partial(self._sent, index))
         if transfer.receiving_s > 0.0:

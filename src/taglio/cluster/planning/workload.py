@@ -1,4 +1,4 @@
-"""What the user states: models to place, the objective, and limits, each of which can be loosened. Solves nothing."""
+"""What the user states: models to place, the objective, and limits, each of which can be lifted. Solves nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,19 +42,6 @@ class Workload:
         return replace(self, limits=replace(self.limits, **changes))
 
 
-def loosen_error(workload: Workload, factor: float) -> Workload:
-    """A workload whose error may be `factor` times as large; a limit already loosened by measuring stays loosened."""
-    assert workload.error is not None, "noise limits come from an error model"
-    noise_limits = workload.noise_limits or {}
-    bounds = {
-        output.output: output.noise_limit(factor * output.from_noise(noise_limits[output.output]))
-        for output in workload.error.outputs
-        if output.output in noise_limits
-    }
-    looser = factor * (workload.limits.max_error or 0.0)
-    return replace(workload, noise_limits=bounds).with_limits(max_error=looser)
-
-
 Kind = Literal["latency", "throughput", "energy", "sum", "weights"]
 _KINDS = ("latency", "throughput", "energy", "sum")
 
@@ -83,6 +70,14 @@ class Objective:
     def last(self) -> "Objective":
         """The last objective, which an answer's value refers to."""
         return self.then[-1] if self.then else self
+
+    def amount(self, value: float) -> str:
+        """A value of the last objective, with its unit."""
+        if self.last.kind == "throughput":
+            return f"{1.0 / value:.4g} requests/s"
+        if self.last.kind == "energy":
+            return f"{value:.4g} J"
+        return f"{value:.4g} weighed" if self.last.kind == "weights" else f"{value * 1e3:.4g} ms"
 
     @property
     def weighs_energy(self) -> bool:
@@ -179,29 +174,18 @@ class Limit:
     def __str__(self) -> str:
         return f"{self.name} ({self.text(self.value)})"
 
-    @property
-    def number(self) -> bool:
-        """Whether it is a number; a list or a ban applies or does not."""
-        return isinstance(self.value, float | int) and not isinstance(self.value, bool)
-
-    def looser(self, factor: float) -> Any:
-        """The value loosened by a factor; at infinity it limits nothing."""
-        if not self.number:
-            return () if isinstance(self.owner, int) else _OF_DEVICES[self.field][2]
-        return self.value / factor if "rate" in self.field else self.value * factor
-
-    def loosened(self, case: Case, factor: float) -> Case:
-        """The problem with the limit loosened."""
+    def lifted(self, case: Case) -> Case:
+        """The problem without the limit."""
         works, cluster = case
         if isinstance(self.owner, str):
-            return works, cluster.with_device(self.owner, **{self.field: self.looser(factor)})
+            return works, cluster.with_device(self.owner, **{self.field: _OF_DEVICES[self.field][2]})
         work = works[self.owner]
         if self.field == "max_error":
-            work = replace(work, noise_limits=None) if factor == inf else loosen_error(work, factor)
+            work = replace(work, noise_limits=None)
         elif self.field == "rate_per_s":
-            work = replace(work, rate_per_s=self.looser(factor) or None)
+            work = replace(work, rate_per_s=None)
         else:
-            work = work.with_limits(**{self.field: self.looser(factor)})
+            work = work.with_limits(**{self.field: () if isinstance(self.value, tuple) else None})
         return [*works[: self.owner], work, *works[self.owner + 1 :]], cluster
 
 
