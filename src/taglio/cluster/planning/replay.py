@@ -122,7 +122,8 @@ class Timetable:
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
     """By placement (first axis): seconds of a request, each node's component (numbered by start time), copies sent,
-    noise by bound, and busy seconds of each link (from, to), of each device on the diagonal."""
+    noise by bound, and busy seconds of each link (from, to), of each device on the diagonal: with as few components as
+    paths through it allow (merge.py)."""
 
     latency_s: np.ndarray
     component: np.ndarray
@@ -209,6 +210,7 @@ class Replay:
             for edge in self._answers[node]:
                 run.answer(node, edge)
         busy_s = run.busy_s.reshape(len(labels), self.table.devices, self.table.devices)
+        busy_s += run.entries.max(axis=0, initial=0)[:, :, None] * np.diag(self.table.overhead_s)
         return Played(np.maximum(run.done, run.last), run.component.T, run.copies, run.noise, busy_s)
 
     def copies(self, labels: Sequence[int], sent: np.ndarray) -> None:
@@ -242,6 +244,7 @@ class _ReplayState:
         self.component, self.begun = np.zeros((size, many), dtype=np.intp), np.zeros(many, dtype=np.intp)
         self.ended = np.zeros((size, many))  # by component
         self.arrived = np.full((size, many, count), NEVER)  # arrival of a node's output, by device
+        self.entries = np.zeros((size, many, count), dtype=np.intp)  # to each device on a path to the end of a node
         self.noise = np.zeros((many, table.own.shape[2]))
         self.copies, self.done, self.last = (np.zeros(many) for _ in range(3))
 
@@ -250,7 +253,8 @@ class _ReplayState:
         table, label, here = self.table, self.labels[node], self.device[node]
         at = self.own + here
         ready = np.where(table.allowed[node, label], 0.0, NEVER)
-        run_s = table.seconds[node, label]
+        run_s, entries = table.seconds[node, label], self.entries[node]
+        entries[self.placement, here] = 1
         self.noise += table.own[node, label]
         for edge in reads:
             pair = label if edge.producer is None else self.labels[edge.producer] * table.labels + label
@@ -265,6 +269,9 @@ class _ReplayState:
                 self._occupy(self.placement, np.full_like(here, table.home), here, row)
             else:
                 far = self.device[edge.producer] != here
+                np.maximum(entries, self.entries[edge.producer], out=entries)
+                entered = self.entries[edge.producer, self.placement, here] + far
+                entries[self.placement, here] = np.maximum(entries[self.placement, here], entered)
                 arrival = np.where(far, self.arrived[edge.producer].ravel()[at], row[:, DELAY])
                 ready = np.maximum(ready, arrival)
                 if edge.forbids:  # another reader on this device may still be allowed
@@ -282,7 +289,7 @@ class _ReplayState:
         self.current[at] = self.component[node] = component
         self.ended[component, self.placement] = end
         self.clock[at], self.closed[at], self.last = end, False, np.maximum(self.last, end)
-        self.busy_s[at * table.devices + here] += end - start
+        self.busy_s[at * table.devices + here] += run_s
 
     def leave(self, node: int, reader: int, edge: _Edge) -> None:
         """Send a node's output to the device of a reader elsewhere, unless it is there already."""
