@@ -83,7 +83,8 @@ def test_a_source_that_is_faster_once_simplified_is_told(tmp_path: Path) -> None
     model = g.model(g.rename(g.op("Add", x, g.op("ReduceSum", g.op("MatMul", *factors))), "y"))
     # Weights that a caller may replace are inputs as well: ONNX Runtime multiplies them in every run.
     model.graph.input.extend(onnx.helper.make_tensor_value_info(name, 1, (400, 400)) for name in factors)
-    work = Model(saved(model, tmp_path), {"x": g.rng.normal(0, 1, (12, 400)).astype(np.float32)}, threads=1)
+    data = {"x": g.rng.normal(0, 1, (12, 400)).astype(np.float32)}
+    work = Model(saved(model, tmp_path), data, threads=1, runtime="onnxruntime")
     profile = taglio.profile_model(work, scheme=exact(), effort=0.005)
     as_float = Tables(work.graph, profile).describe(Limits(0.5), {})
     result = confirmed(work, [as_float], as_float, QUICK)
