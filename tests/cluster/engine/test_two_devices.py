@@ -69,11 +69,13 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
 def test_the_whole_flow_times_the_plan_on_every_device(running: Bench, tiny: Case, tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
-    asked = ("--cluster", cluster, "--max-error", "5%", "--effort", 0.02, "-o", tmp_path / "out", "--json")
+    # Blocks are forced: in float, as they may be fastest, no plan would be timed.
+    asked = ("--cluster", cluster, "--max-error", "50%", "--force-int8", "*", "--effort", 0.02)
+    asked = (*asked, "-o", tmp_path / "out", "--json")
     hurried = {f"cluster.engine.optimize.{each}": 0.5 for each in ("_FIRST_S", "_LAST_S", "_TIMED_S")}
     done = running.command("optimize", *tiny.arguments(), "--scheme", SCHEME, *asked, hurried=hurried).json()
     plan, ran = done["plan"], done["run"]
-    assert plan["measured_error"] <= 0.05 and ran["identical"] == ran["requests"] >= 30
+    assert plan["measured_error"] <= 0.5 and ran["identical"] == ran["requests"] >= 30
     for device in ("camera", "server"):
         kept = json.loads((tmp_path / "out" / "profiles" / f"{device}.json").read_text())["body"]
         assert {"near 1", "near too 1"} <= {each["name"] for each in kept["runs"]}
