@@ -24,9 +24,9 @@ class Patience:
     """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
     `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`), or twice that where other programs disturb
     it, but never after more than `most_seconds`. Candidates are chosen by `choosing` openings.
-    An opening times from `least_pairs` to `most_pairs`: openings differ more than the pairs of one. Where openings take
-    so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the lower end at which a plan
-    replaces float."""
+    An opening times from `least_pairs` to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are
+    added. Where openings take so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the
+    lower end at which a plan replaces float."""
 
     openings: int = 8
     choosing: int = 3
