@@ -7,12 +7,12 @@ from typing import Any
 _SECONDS = (
     "race_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
 )  # fmt: skip
-_LEAST = {"race_s": 0.15, "opening_s": 0.6, "alone_s": 0.15, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.4}
+_LEAST = {"race_s": 0.3, "opening_s": 0.6, "alone_s": 0.3, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.8}
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Seconds and counts of a search at effort 1, which takes about a minute for a model of 10 ms a run.
+    """Seconds and counts of a search at effort 1, which takes about 40 s for a model of 10 ms a run.
 
     Seconds are those of running models; opening them comes on top, so counts of sessions have bounds of their own.
 
@@ -25,17 +25,17 @@ class Budget:
     * `gain`: what could save less than this share of the time is not measured.
     """
 
-    race_s: float = 1.0
-    profile_s: float = 1.2
+    race_s: float = 0.5
+    profile_s: float = 0.6
     opening_s: float = 4.0
-    alone_s: float = 9.0
-    study_s: float = 4.0
+    alone_s: float = 4.5
+    study_s: float = 2.0
     verify_s: float = 1.2
     verify_inputs: int = 32
     plans_s: float = 6.0
     solved: int = 10
     solved_again: int = 6
-    refine_s: float = 1.5
+    refine_s: float = 0.75
     gain: float = 0.02
 
     def at(self, effort: float) -> "Budget":
