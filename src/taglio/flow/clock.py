@@ -11,7 +11,7 @@ from taglio.ways.choose import Bursts
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
 # (opening sessions, calibration); and the least effort.
-TYPICAL_S = {"screen": 14.0, "profile": 8.0, "error": 3.0, "plan": 8.0, "confirm": 12.0}
+TYPICAL_S = {"screen": 7.0, "profile": 6.0, "error": 3.0, "plan": 10.0, "confirm": 8.0}
 FIXED, LEAST = 0.6, 0.03
 # The least share of its usual time that a race has at a low effort.
 _LEAST_RACE = 0.5
