@@ -123,8 +123,8 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Beside the code of 28 November",
-            "`optimize --max-error 1%` by commit 3748b30d and by this code: ratio of the results' times, as "
-            "delivered; seconds of the search. One thread.",
+            "`optimize --max-error 1%` by commit 3748b30d and by this code: ratio of the delivered "
+            "results' times; seconds of the search. One thread.",
             "versions",
             "versions.py --other PYTHON",
             "network",
