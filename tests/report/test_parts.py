@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from taglio.report import console, page
+from taglio.report import console, page, written
 from taglio.report.parts import Axis, Cell, Chart, Mark, Table
 
 
@@ -24,6 +24,16 @@ def test_the_script_is_one_that_browsers_read() -> None:
     script = Path(page.__file__).parent / "templates" / "page.js"
     ran = subprocess.run([node, "--check", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_share_is_drawn_where_it_begins() -> None:
+    rows: list[list[object]] = [
+        ["a", Cell("1", "amount", share=0.25, start=0.5)],
+        ["b", Cell("2", "amount", share=1.0)],
+    ]
+    text = written.render("", "", [Table(["", "time"], rows)], [])
+    # The left end is at half of the cell: two thirds of what a quarter leaves.
+    assert 'style="--v:25.0%;--at:66.7%"' in text and 'style="--v:100.0%"' in text
 
 
 def test_the_terminal_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

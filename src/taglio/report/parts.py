@@ -27,7 +27,8 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell with extras: a small note below, a colour sample, a sort key, a share to draw."""
+    """A cell with extras: a small note below, a colour sample, a sort key, a share to draw, which begins at the share
+    `start` of the cell (None: it ends where the cell does)."""
 
     text: str
     look: str = ""
@@ -35,6 +36,7 @@ class Cell:
     swatch: str = ""
     sort: str | None = None
     share: float = 0.0
+    start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

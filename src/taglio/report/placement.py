@@ -117,12 +117,11 @@ def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
 def _timeline(plan: Plan) -> Table:
     """A row for each use of a device or link, by start time."""
     rows: list[list[object]] = []
+    whole_s = plan.predicted_latency_s.value
     for use in plan.timeline:
-        share = (use.end_s - use.start_s) / plan.predicted_latency_s.value
-        took = Cell(ms(use.end_s - use.start_s), "amount", share=share)
-        rows.append(
-            [use.on, f"{use.what} (sending)" if use.transfer else use.what, ms(use.start_s), ms(use.end_s), took]
-        )
+        seconds, what = use.end_s - use.start_s, f"{use.what} (sending)" if use.transfer else use.what
+        took = Cell(ms(seconds), "amount", share=seconds / whole_s, start=use.start_s / whole_s)
+        rows.append([use.on, what, ms(use.start_s), ms(use.end_s), took])
     caption = "A device runs one component at a time and a link sends one tensor at a time"
     return Table(["on", "what", "from", "to", "time"], rows, caption, words=frozenset({1}))
 
