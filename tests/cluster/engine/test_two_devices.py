@@ -70,8 +70,8 @@ def test_the_whole_flow_times_the_plan_on_every_device(running: Bench, tiny: Cas
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
     # Blocks are forced: in float, as they may be fastest, no plan would be timed.
-    asked = ("--cluster", cluster, "--max-error", "50%", "--force-int8", "*", "--effort", 0.02)
-    asked = (*asked, "-o", tmp_path / "out", "--json")
+    limits = ("--max-error", "50%", "--force-int8", "*")
+    asked = ("--cluster", cluster, *limits, "--effort", 0.02, "-o", tmp_path / "out", "--json")
     hurried = {f"cluster.engine.optimize.{each}": 0.5 for each in ("_FIRST_S", "_LAST_S", "_TIMED_S")}
     done = running.command("optimize", *tiny.arguments(), "--scheme", SCHEME, *asked, hurried=hurried).json()
     plan, ran = done["plan"], done["run"]
