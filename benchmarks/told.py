@@ -129,7 +129,8 @@ def main() -> int:
                 continue
             print(" | ".join(cells(rows[-1])), file=sys.stderr, flush=True)
     judged = [row.holds for row in rows if row.holds is not None]
-    text = markdown(["network", "run", "reported", "long race", "holds", "optimize"], [cells(row) for row in rows])
+    head = ["network", "limit", "run", "reported", "long race", "holds", "optimize"]
+    text = markdown(head, [cells(row) for row in rows])
     text += f"\n\n{sum(judged)} of {len(judged)} reported intervals hold the long race's ratio; "
     text += f"{len(rows) - len(judged)} runs kept float."
     return printed("told", {"rows": [asdict(row) for row in rows]}, text, asked)
@@ -157,7 +158,8 @@ def printed(what: str, figures: dict[str, Any], text: str, asked: argparse.Names
 def cells(row: Row) -> list[str]:
     holds = {None: "float stays", True: "yes", False: "NO"}[row.holds]
     raced = "" if row.raced is None else f"{row.raced} over {row.raced.openings}"
-    return [row.network, str(row.run), str(row.reported or ""), raced, holds, f"{row.seconds:.0f} s"]
+    run = [row.network, f"{row.limit:.0%}", str(row.run)]
+    return [*run, str(row.reported or ""), raced, holds, f"{row.seconds:.0f} s"]
 
 
 if __name__ == "__main__":
