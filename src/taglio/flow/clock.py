@@ -13,8 +13,6 @@ from taglio.ways.choose import Bursts
 # (opening sessions, calibration); and the least effort.
 TYPICAL_S = {"screen": 7.0, "profile": 6.0, "error": 3.0, "plan": 10.0, "confirm": 8.0}
 FIXED, LEAST = 0.6, 0.03
-# The least share of its usual time that a race has at a low effort.
-_LEAST_RACE = 0.5
 # A race within a time limit takes at least this.
 _LEAST_RACE_S = 5.0
 # Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two
@@ -46,10 +44,9 @@ class Clock:
         return self._begun + self._limit_s - reserve_s
 
     def patience(self, most_s: float = inf) -> Patience:
-        """How long the race may take within the time limit, at most `most_s`. A low effort shortens it less than the
-        search: its result is what is told."""
-        usual, share = race.USUAL, max(_LEAST_RACE, min(1.0, self._effort))
-        usual = replace(usual, seconds=share * usual.seconds, slow_seconds=share * usual.slow_seconds)
+        """How long the race may take within the time limit, at most `most_s`. A low effort does not shorten it: its
+        result is what is told, and with half of the time two of three intervals of a detector missed."""
+        usual = race.USUAL
         left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
         seconds, slow_seconds = min(usual.seconds, left_s), min(usual.slow_seconds, left_s)
         return replace(usual, seconds=seconds, slow_seconds=slow_seconds, most_seconds=left_s)
