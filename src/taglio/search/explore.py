@@ -101,15 +101,12 @@ class PlaceSearch:
         work.kept.put(("tried", self.profile.conditions.runtime), self.ledger)
         if self.profile.interval_ratio <= UNSURE and not self._may_gain():
             return
-        runs = self._race(finalists(self._entries.values(), most=self.most))
+        self._race(finalists(self._entries.values(), most=self.most))
         holding = [entry for entry in self._raced if entry.holds]
         if not holding:  # what holds was refused
             return
         leader = min(holding, key=lambda entry: entry.measured_s)
         self._place = self._place.following(leader, self._entries.values())
-        if not all(timed.kernels for _, timed in runs.values()):
-            return
-        self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
         self._judge(self._able(self._entries.values()))
         self._solve(budget.solved_again)
         self._entries = {forms: self._predicted(entry) for forms, entry in self._entries.items()}
