@@ -108,12 +108,6 @@ class PlaceSearch:
         leader = min(holding, key=lambda entry: entry.measured_s)
         self._place = self._place.following(leader, self._entries.values())
         self._judge(self._able(self._entries.values()))
-        self._solve(budget.solved_again)
-        self._entries = {forms: self._predicted(entry) for forms, entry in self._entries.items()}
-        new = finalists(self._able(self._entries.values()), but=self._raced)
-        leader_s = self._entries[leader.forms].predicted_s
-        if faster := [entry for entry in new if entry.predicted_s < leader_s]:
-            self._race(faster, kernels=False)
 
     def search_again(self, room: float) -> bool:
         """Plan again within the share `room` of the limit, with errors on all inputs, and race what is new. False if
