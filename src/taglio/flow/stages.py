@@ -103,7 +103,7 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan as taglio.plan_model does; the profile and the error model are updated with the measurements of plans."""
+    """Plan as taglio.plan_model does; the error model is updated with the measurements of plans."""
     wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
@@ -111,7 +111,6 @@ def plan(
         limits = limits_for(work, wanted, keep_float, force_int8)
         by_place, devices_of = {measured.conditions.runtime: measured}, place_by_hand(work.graph, pins, cuts, devices)
         decision = decide(work.telling(progress).at(effort), by_place, model, limits, devices=devices_of)
-        artifact.save(draft / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
         artifact.save(draft / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
         workspace.keep_plan(draft, decision.plan)
     return decision.plan
