@@ -135,7 +135,6 @@ def test_a_model_in_any_form_is_the_same_model(samples: np.ndarray, tmp_path: Pa
         ({"max_error": "much"}, BadOption, "`max_error` is 'much'"),
         ({"max_error": None}, BadOption, "`max_error` is missing"),
         ({"max_error": None, "max_drop": {"top1": 0.9}}, BadOption, "or `min_score` 0.9 for the worst value"),
-        ({"confidence": 2}, BadOption, "`confidence` is 2: give a number above 0 and below 1"),
         ({"cpus": "1"}, BadOption, "`cpus` is '1': give a whole number"),
         ({"threads": "two"}, BadOption, "`threads`: expected int, got str"),
         ({"memory_limit": "2GB"}, BadOption, "`memory_limit`: expected int"),

@@ -35,12 +35,12 @@ from taglio.flow.workspace import ERROR, OUTCOME, read_error
 from taglio.lab.work import Work, require_own
 from taglio.model.captures import readers
 from taglio.model.pixels import pixel_scaling
-from taglio.notes import Kind, Note
+from taglio.notes import Note
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
-from taglio.runtimes.onnxruntime import NAME, PROVIDERS
+from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
 
@@ -63,9 +63,7 @@ def error_model(
     work: Work,
     profile: Profile,
     *,
-    provider: str = "cpu",
     near: float | None = None,
-    confidence: float = 0.9,
     effort: float = 1.0,
     reuse: ErrorModel | None = None,
     progress: Progress | None = None,
@@ -74,9 +72,8 @@ def error_model(
 
     The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
     `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
-    `provider` is the execution provider that measures ("cpu", "cuda" or "auto"), `confidence` the share of plans whose
-    error stays below the model's upper end; `effort` scales the time given to measuring. `reuse` is returned instead if
-    it is from an equal study, on enough inputs.
+    `effort` scales the time given to measuring. `reuse` is returned instead if it is from an equal study, on enough
+    inputs.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})
@@ -86,8 +83,8 @@ def error_model(
     refuse_constant_outputs(work)
     scheme = profile.scheme
     work = work.telling(progress).at(effort).settled(scheme)
-    study = _study(work, profile, provider, near, confidence)
-    switchable = work.switchable(scheme, provider)
+    study = _study(work, profile, near)
+    switchable = work.switchable(scheme)
     budget = StudyBudget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     count = affordable_inputs(work, switchable, budget)
     # An earlier run on a busy machine may have studied fewer inputs, and a user's function may have changed.
@@ -99,19 +96,17 @@ def error_model(
     saved_s = {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
     aim = StudyAim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
     measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
-    result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
-    where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
-    notes = [] if switchable.provider == PROVIDERS[0] else [Note(Kind.FACT, where)]
+    result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
     machine = profile.conditions.machine
     elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
-    notes += [*doubts(work, meter, everything), *filter(None, [saturation])]
-    return replace(result, notes=tuple(notes), parts=everything.parts(), study=study)
+    notes = (*doubts(work, meter, everything), *filter(None, [saturation]))
+    return replace(result, notes=notes, parts=everything.parts(), study=study)
 
 
-def _study(work: Work, profile: Profile, provider: str, near: float | None, confidence: float) -> str:
+def _study(work: Work, profile: Profile, near: float | None) -> str:
     """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions. Limits
     within about a factor of two are studied alike."""
     setup, data, machine = work.setup, work.data, profile.conditions.machine
@@ -121,7 +116,7 @@ def _study(work: Work, profile: Profile, provider: str, near: float | None, conf
         profile.scheme,
         work.metric,
         (setup.shapes, setup.seed, setup.optimization, setup.requantize, setup.instead, setup.state),
-        (package(setup.runtime), provider, confidence, work.effort),
+        (package(setup.runtime), work.effort),
         round(log(near, 4.0)) if near and work.metric.smooth else 0,
         [block.name for block in work.graph.candidates()],
         (machine.processor, machine.instructions),
@@ -172,7 +167,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -
         meter.read({})
         seconds.append(time.perf_counter() - start)
     once = max(1e-6, min(seconds))
-    alone = sum(switch.precision != BFLOAT16 for switch in switchable.switches) + len(switchable.wires)
+    alone = sum(switch.precision != BFLOAT16 for switch in switchable.switches)
     shortest = max(1, min((as_array(output).size for output in meter.references[0]), default=1))
     metric = work.metric
     wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest if metric.smooth else _MOST_INPUTS))

@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from taglio.arguments import between_0_and_1, positive
+from taglio.arguments import positive
 from taglio.cores import limited_to
 from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
@@ -57,7 +57,6 @@ def optimize(
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     scheme: str | Scheme = AUTO,
-    confidence: float = 0.9,
     effort: float = 1.0,
     time_limit_s: float | None = None,
     objective: str = LATENCY,
@@ -93,7 +92,6 @@ def optimize(
     """
     clock = Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
-    confidence = between_0_and_1("confidence", confidence)
     way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
     with limited_to(cpus):
         if isinstance(model, Work):
@@ -111,7 +109,7 @@ def optimize(
         clock.lap("load")
         interrupted = False
         try:
-            result = search.run(work, limits, partial(error_model, confidence=confidence, reuse=reuse))
+            result = search.run(work, limits, partial(error_model, reuse=reuse))
         except (TimeIsUp, KeyboardInterrupt) as stop:
             interrupted = isinstance(stop, KeyboardInterrupt)
             best = None if stop.args else search.stopped(limits)  # SIGTERM has arguments
