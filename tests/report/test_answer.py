@@ -74,9 +74,7 @@ def test_a_point_that_the_race_puts_at_float_is_no_other_limit(outcome: Outcome)
     assert replace(outcome, points=(float32,), speedup=replace(CONFIRMED, ratio=3.0)).front == ()
 
 
-def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(
-    outcome: Outcome, material: Material, printed: Printed
-) -> None:
+def test_all_int8_never_has_a_confirmed_speed(outcome: Outcome, material: Material, printed: Printed) -> None:
     faster = replace(outcome, speedup=CONFIRMED)
     (row,) = [line for line in printed(faster) if line.startswith("all int8")]
     # 1.8 × in the runs that showed 2 × for the plan, which the race puts at 1.53.

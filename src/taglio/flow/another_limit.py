@@ -32,7 +32,6 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.search.as_built import AsBuilt, shifted
-from taglio.search.curve import curve
 from taglio.search.decide import Decision, decision_of
 from taglio.search.explore import meters
 from taglio.search.finalists import judge
@@ -73,12 +72,11 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     clock.lap("confirm")
     built = assemble(work, ended.decision.plan)
     clock.lap("build")
-    decision, base = ended.decision, known.bases.get(profile.conditions.runtime, 0.0)
+    decision = ended.decision
     outcome = replace(
         _with_search(outcome_of(ended, built), before),
         stage_seconds=dict(clock.laps),
         notes=(*ended.notes, *notes.of_plan(work, decision, built, limits), *before.search_notes),
-        curve=curve(tables, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
     )
     return result_of(work, scheme, tables, decision.plan, built, outcome)
 

@@ -33,7 +33,6 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
-from taglio.search.curve import Level, curve
 from taglio.search.decide import Decision, best_so_far, decide, float_stays
 from taglio.search.explore import UNSURE
 from taglio.search.ledger import Ledger
@@ -142,7 +141,6 @@ def optimize(
             search_notes=search_notes,
             schemes=screened.schemes,
             forms=screened.forms,
-            curve=result.curve,
             interrupted=interrupted,
             reused_errors=reuse.evaluations if reuse is not None and result.error is reuse else 0,
         )
@@ -161,7 +159,6 @@ class _SearchResult:
     screened: Screened
     decision: Decision
     doubts: tuple[Note, ...]
-    curve: tuple[Level, ...] = ()
     error: ErrorModel | None = None
     why_float: Note | None = None
 
@@ -202,17 +199,10 @@ class _Search:
         clock.lap("error")
         settled = settled.at(clock.effort("plan"))
         decision = decide(settled, measured, error, limits, floats=screened.places.floats)
-        levels = curve(
-            decision.tables(settled),
-            limits,
-            base=bases.get(decision.profile.conditions.runtime, 0.0),
-            ahead=decision.ahead(),
-            effort=settled.effort,
-        )
         clock.lap("plan")
         # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
         doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
-        return _SearchResult(settled, screened, decision, doubts, levels, error)
+        return _SearchResult(settled, screened, decision, doubts, error)
 
     def stopped(self, limits: Limits) -> _SearchResult | None:
         """The best so far of a search that was stopped; None if nothing can be delivered: where blocks are forced into

@@ -10,7 +10,6 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Conditions, Profile
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes.onnxruntime import NAME
-from taglio.search.curve import Level
 from taglio.search.front import Point, front
 from taglio.search.ledger import Measurement
 from taglio.search.unseen import Unseen
@@ -62,10 +61,9 @@ class Outcome:
     be off because the machine was busy, `notes` what else makes the figures less sure; those in `search_notes` hold for
     any plan for this model and data. Errors were predicted from `search_samples` held-out inputs, those on which the
     search measured; `reused_errors` of them were measured in an earlier run. `points` are all plans that were tried,
-    from which `taglio build` takes one for another limit. `curve` is what larger limits are predicted to give. `drift`
-    is how many times slower the float model was than in the profile. `input_errors` are the plan's errors on every
-    held-out input, of which the last `unseen.inputs` took no part in the search; () for a metric that has none by
-    input.
+    from which `taglio build` takes one for another limit. `drift` is how many times slower the float model was than in
+    the profile. `input_errors` are the plan's errors on every held-out input, of which the last `unseen.inputs` took no
+    part in the search; () for a metric that has none by input.
     `interrupted`: the user stopped the search, and this is the best that it had.
     `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if the source
     model itself is delivered, or nothing could be raced. `rate` is the way that was chosen for a rate, None if the plan
@@ -96,7 +94,6 @@ class Outcome:
     search_notes: tuple[Note, ...] = ()
     also: tuple[Bound, ...] = ()
     forms: tuple[Measurement, ...] = ()
-    curve: tuple[Level, ...] = ()
     search_samples: int = 0
     drift: float = 1.0
     speedup: Speedup | None = None

@@ -23,7 +23,7 @@ _NO_PLACES = Places(())
 
 
 def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outcome:
-    """The outcome without what a search adds to it (notes, schemes, forms, curve, seconds by stage). `places` are the
+    """The outcome without what a search adds to it (notes, schemes, forms, seconds by stage). `places` are the
     float model's results in every place."""
     work, decision = ended.work, ended.decision
     plan, answered, int8 = decision.plan, decision.answers, decision.ledger.int8
