@@ -39,7 +39,7 @@ def test_the_most_important_remarks_come_first_and_five_are_printed(outcome: Out
 
 
 def test_json_has_the_kind_of_each_note(outcome: Outcome, tmp_path: Path) -> None:
-    noted = replace(outcome, notes=(Note(Kind.THREADS, "runs with 1 thread"),), drift=1.0)
+    noted = replace(outcome, notes=(Note(Kind.THREADS, "runs with 1 thread"),))
     printed = terminal.outcome_object(tmp_path, noted)
     assert (printed["notes"], printed["note_kinds"]) == (["runs with 1 thread"], ["threads"])
     artifact.save(tmp_path / "outcome.json", OUTCOME, "0", noted)

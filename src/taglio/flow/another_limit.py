@@ -118,6 +118,9 @@ class _KnownPlans:
         self._work, self._tables, self._limits, self._before = work, tables, limits, before
         floats = [point for point in before.points if point.name == FLOAT_RUN and point.error is not None]
         self.bases = {point.runtime: point.error or 0.0 for point in floats}
+        # Predictions of points are at the speed of the races, those of the tables at that of the profile.
+        here = [point for point in floats if point.runtime == tables.profile.conditions.runtime and point.predicted_s]
+        self._drift = (here[0].predicted_s or 0.0) / tables.float_s if here and tables.float_s > 0.0 else 1.0
 
     def tried(self) -> list[Entry]:
         """The plans that were timed."""
@@ -134,7 +137,7 @@ class _KnownPlans:
         """New plans, with the times to expect of them."""
         names = [point.name for point in self._before.points if point.name.startswith("plan ")]
         first = 1 + max((int(name.removeprefix("plan ")) for name in names), default=0)
-        new = [(entry, self._guess(entry.runtime, entry.predicted_s)) for entry in self._solved(others)]
+        new = [(entry, self._guess(entry.runtime, self._drift * entry.predicted_s)) for entry in self._solved(others)]
         timed = [(entry, wall) for entry, wall in new if wall is not None]
         return [replace(entry, name=f"plan {number}", wall=wall) for number, (entry, wall) in enumerate(timed, first)]
 
@@ -162,7 +165,7 @@ class _KnownPlans:
             expected = shifted(plan.predicted_error, self.bases.get(point.runtime, 0.0))
         seconds = plan.predicted_latency_s
         if point.runtime != profile.conditions.runtime:
-            value = point.predicted_s or point.measured_s or 0.0
+            value = (point.predicted_s or point.measured_s or 0.0) / self._drift
             seconds = Interval(value, value, value, 0.0)
         plan = replace(
             plan,
