@@ -13,15 +13,6 @@ from taglio.ways.choose import Bursts
 # (opening sessions, calibration); and the least effort.
 TYPICAL_S = {"screen": 7.0, "profile": 6.0, "error": 3.0, "plan": 10.0, "confirm": 8.0}
 FIXED, LEAST = 0.6, 0.03
-# The least share of its usual time that a race has at a low effort.
-_LEAST_RACE = 0.5
-# A race within a time limit takes at least this.
-_LEAST_RACE_S = 5.0
-# Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two
-# bounds; and what the delivery takes.
-_RESERVED, _LEAST_RESERVED_S, _MOST_RESERVED_S, _DELIVERY_S = 0.35, 10.0, 40.0, 4.0
-# The search over ways has at least this share of its usual time.
-_LEAST_WAYS = 0.1
 
 
 class Clock:
@@ -42,21 +33,21 @@ class Clock:
     def search_ends_s(self) -> float:
         """When the search must end so that the race and the delivery fit into the time limit, by
         time.perf_counter()."""
-        reserve_s = min(_MOST_RESERVED_S, max(_LEAST_RESERVED_S, _RESERVED * self._limit_s))
-        return self._begun + self._limit_s - reserve_s
+        return self._begun + self._limit_s - min(40.0, max(10.0, 0.35 * self._limit_s))
 
     def patience(self, most_s: float = inf) -> Patience:
         """How long the race may take within the time limit, at most `most_s`. A low effort shortens it less than the
         search: its result is what is told."""
-        usual, share = race.USUAL, max(_LEAST_RACE, min(1.0, self._effort))
+        usual, share = race.USUAL, max(0.5, min(1.0, self._effort))
         usual = replace(usual, seconds=share * usual.seconds, slow_seconds=share * usual.slow_seconds)
-        left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
+        delivery_s = 4.0
+        left_s = min(most_s, max(5.0, self._limit_s - sum(self.laps.values()) - delivery_s))
         seconds, slow_seconds = min(usual.seconds, left_s), min(usual.slow_seconds, left_s)
         return replace(usual, seconds=seconds, slow_seconds=slow_seconds, most_seconds=left_s)
 
     def rate_patience(self, usual: Patience) -> RatePatience:
         """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
-        share = usual.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
+        share = usual.seconds / race.USUAL.seconds * min(1.0, max(0.1, self._effort))
         effort, whole = Bursts(), RatePatience()
         return replace(whole, effort=replace(effort, seconds=share * effort.seconds), seconds=share * whole.seconds)
 

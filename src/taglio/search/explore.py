@@ -38,8 +38,6 @@ from taglio.search.search import from_rule, least_error, predicted_by, search
 FEWEST = 3
 # Where predictions are off by more than this share, they rule no plan out.
 UNSURE = 0.1
-# Errors of plans that are raced are measured if that takes no longer than this.
-_JUDGED_S = 30.0
 
 
 class PlaceSearch:
@@ -175,7 +173,7 @@ class PlaceSearch:
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {_as_run(entry.name): partial(quantized, work, entry.plan) for entry in chosen}
         unsure = [_as_run(entry.name) for entry in chosen if self._place.unsure(entry)]
-        judged = unsure if work.setup.run_s * count * len(unsure) <= _JUDGED_S else []
+        judged = unsure if work.setup.run_s * count * len(unsure) <= 30.0 else []
         is_affordable = len(chosen) <= work.within(work.budget.refine_s).models()
         raced = race(
             work,
