@@ -50,7 +50,7 @@ def test_a_result_holds_the_plan_the_table_and_the_model(result: Result) -> None
     assert [line.split()[0] for line in shown[1:4]] == ["float32", "int8", "plan"]
     assert "ms" in shown[1] and "error" in shown[0]
     plan = replace(result.table.plan, runtime="openvino")
-    moved = replace(result.table, plan=plan, doubt="busy", notes=(Note(Kind.FEW_INPUTS, "few"),), drift=1.0)
+    moved = replace(result.table, plan=plan, doubt="busy", notes=(Note(Kind.FEW_INPUTS, "few"),))
     assert "\nplan in openvino  " in str(moved) and str(moved).endswith("\nNote: busy\nNote: few")
 
 
