@@ -1,7 +1,7 @@
 """How well is the error of unseen subsets predicted, after how many evaluations? All blocks that can be int8.
 
-Predictions are compared with 100 random subsets of mixed sizes, which no fit has seen. Blocks and tensors that are
-measured alone count as evaluations.
+Predictions are compared with 100 random subsets of mixed sizes, which no fit has seen. Blocks that are measured alone
+count as evaluations.
 
     python benchmarks/error_curves.py [--cases a,b] [--views 3]
 """
@@ -48,19 +48,17 @@ def measure(name: str, views: int) -> dict[str, Any]:
     columns = design(work.graph, forms)
     by_name = {form.name: form for form in forms}
     singles: list[Assignment] = [{block: by_name[form]} for block, form in columns.own]
-    wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
-    alone = [meter.read(single, (), sketch=True) for single in singles]
-    flows = {wire: meter.read({}, (wire,), sketch=True) for wire in wires}
-    most = max(0, BUDGETS[-1] - len(alone) - len(flows))
+    alone = [meter.read(single) for single in singles]
+    most = max(0, BUDGETS[-1] - len(alone))
     subsets: list[Assignment] = [*random_subsets(work.graph, forms, most + TEST, SEED)]
-    readings = [meter.read(subset, (), sketch=False) for subset in subsets]
-    measured = Measured(columns, tuple(forms), singles, alone, flows, subsets[:most], readings[:most])
+    readings = [meter.read(subset) for subset in subsets]
+    measured = Measured(columns, tuple(forms), singles, alone, subsets[:most], readings[:most])
     rows = np.array([columns.row(subset) for subset in subsets])
     truth = np.array([float(reading.l2.max()) for reading in readings])
-    counts = [budget - len(alone) - len(flows) for budget in BUDGETS]
+    counts = [budget - len(alone) for budget in BUDGETS]
     scores = [score(measured, count, rows, truth) for count in counts if count > 0]
     inputs = len(work.data.held_out.samples)
-    return {"case": name, "inputs": inputs, "blocks": len(alone), "tensors": len(flows), "scores": scores}
+    return {"case": name, "inputs": inputs, "blocks": len(alone), "scores": scores}
 
 
 def score(measured: Measured, count: int, rows: np.ndarray, truth: np.ndarray) -> Score:
@@ -71,7 +69,7 @@ def score(measured: Measured, count: int, rows: np.ndarray, truth: np.ndarray) -
     predicted = np.max([terms.predict(rows[-TEST:]) for terms in fitted.terms.values()], axis=0)
     truth = truth[-TEST:]
     return Score(
-        len(measured.singles) + len(measured.flows) + count,
+        len(measured.singles) + count,
         float(np.corrcoef(ranks(predicted), ranks(truth))[0, 1]),
         float(np.median(np.abs(predicted / truth - 1.0))),
         1.0 - float(((predicted - truth) ** 2).sum() / ((truth - truth.mean()) ** 2).sum()),
@@ -101,7 +99,7 @@ def main() -> int:
             continue
         scores = result["scores"]
         last = scores[-1]
-        cells = [name, str(result["inputs"]), f"{result['blocks']} + {result['tensors']}", str(last.evaluations)]
+        cells = [name, str(result["inputs"]), str(result["blocks"]), str(last.evaluations)]
         cells += [f"{last.spearman:.4f}", f"{last.median_relative:.2%}", f"{last.r2:.4f}", f"{last.upper:.3f}"]
         rows.append([*cells, f"{last.covers:.1%}"])
         print(" | ".join(rows[-1]), flush=True)

@@ -32,13 +32,6 @@ def not_negative(name: str, value: Any) -> float:
     return as_float
 
 
-def between_0_and_1(name: str, value: Any) -> float:
-    """`value` as a number above 0 and below 1. Raises BadOption."""
-    if not 0.0 < (as_float := number(name, value)) < 1.0:
-        raise BadOption(f"`{name}` is {value}: give a number above 0 and below 1")
-    return as_float
-
-
 def patterns(name: str, value: Any) -> tuple[str, ...]:
     """`value` as a tuple of patterns; a single string becomes a tuple of one. Raises BadOption."""
     texts = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence | set) else None

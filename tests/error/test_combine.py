@@ -37,8 +37,8 @@ def world(outputs: int = 1, ruined: Sequence[str] = ()) -> Measured:
             vector += value * edge[flow]
         l2 = np.linalg.norm(vector, axis=1)
         if set(assignment) & set(ruined):
-            l2, vector = np.full(outputs, np.inf), np.zeros((outputs, 400))
-        return ErrorReading(l2, l2, vector)
+            l2 = np.full(outputs, np.inf)
+        return ErrorReading(l2, l2)
 
     names = [block for block, _ in columns.own]
     singles: list[Assignment] = [{name: INT8} for name in names]
@@ -47,10 +47,8 @@ def world(outputs: int = 1, ruined: Sequence[str] = ()) -> Measured:
         chosen: dict[str, Precision] = {name: INT8 for name in names if rng.random() < rng.random()}
         if chosen:
             subsets.append(chosen)
-    flows = {flow: ErrorReading(np.linalg.norm(v, axis=1), np.linalg.norm(v, axis=1), v) for flow, v in edge.items()}
-    return Measured(
-        columns, (INT8, ANCHOR), singles, [read(s) for s in singles], flows, subsets, [read(s) for s in subsets]
-    )
+    readings, subset_readings = [read(single) for single in singles], [read(subset) for subset in subsets]
+    return Measured(columns, (INT8, ANCHOR), singles, readings, subsets, subset_readings)
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

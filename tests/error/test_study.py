@@ -29,7 +29,7 @@ def metered(case: Case, samples: int) -> ErrorMeter:
 
 
 def fitted(case: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:
-    return fit_model(case.model, DEFAULT_SCHEME, study, meter=meter, held_out=case.held_out, confidence=0.9)
+    return fit_model(case.model, DEFAULT_SCHEME, study, meter=meter, held_out=case.held_out)
 
 
 def studied(case: Case, meter: ErrorMeter, budget: StudyBudget) -> ErrorModel:
@@ -82,7 +82,7 @@ def test_unseen_subsets_are_ranked_and_covered(
 def test_the_upper_end_is_higher_where_few_of_many_inputs_were_studied(network: Case, study: Measured) -> None:
     """It is of the error on all of them."""
     few, all_of_them = metered(network, 6), replace(network.held_out, samples=network.held_out.samples[:6])
-    upper = fit_model(network.model, DEFAULT_SCHEME, study, meter=few, held_out=all_of_them, confidence=0.9).upper_log
+    upper = fit_model(network.model, DEFAULT_SCHEME, study, meter=few, held_out=all_of_them).upper_log
     assert 0.0 <= upper < fitted(network, few, study).upper_log < upper + 0.5
     one = replace(study, subset_readings=[replace(reading, spread=inf) for reading in study.subset_readings])
     assert fitted(network, few, one).upper_log >= log(2.0)

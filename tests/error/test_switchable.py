@@ -78,7 +78,7 @@ def test_weights_that_several_blocks_read_are_held_once(tmp_path: Path) -> None:
     case = tiny(g.model(g.rename(x, "y")), tmp_path)
     forms = precisions(replace(DEFAULT_SCHEME, uncalibrated=("w8", "dyn7")))
     switches = [FormSwitch(b.name, p) for b in case.graph.blocks for p in forms[1:] if p.fits(b)]
-    proto = switchable_graph(case.graph, case.builder, switches, {})
+    proto = switchable_graph(case.graph, case.builder, switches)
     assert proto.ByteSize() < 24 * 160 * 160  # of 58 with a copy for each of 8 steps
 
     session = Switchable(case.graph, case.builder, forms, SessionOptions(1))

@@ -160,10 +160,3 @@ def test_a_model_of_one_block_is_studied_on_some_inputs_at_any_effort() -> None:
         g.model(g.rename(y, "y")), data, max_error=0.05, effort=0.001, runtime="onnxruntime", force_int8=["*"]
     )
     assert result.error is not None and result.error.samples >= 4
-
-
-def test_fewer_inputs_compare_schemes_at_a_small_effort() -> None:
-    model, data = slow(120)
-    work = Model(model, data, threads=1)
-    counts = [len(work.quick_reference(1e-4, effort).samples) for effort in (1.0, 2.0, 0.5, 0.05)]
-    assert counts == [32, 32, 16, 8]

@@ -8,7 +8,7 @@ import pytest
 
 import taglio
 from taglio.error.loss import Metric
-from taglio.errors import BadModel, BadOption
+from taglio.errors import BadOption
 from taglio.flow import stages
 from taglio.flow.opening import Model
 from taglio.lab.side_by_side import RaceResult, race
@@ -134,24 +134,6 @@ def test_where_no_block_can_be_int8_no_plan_is_made_and_the_reason_is_said() -> 
     assert result.profile is not None
 
 
-def test_a_model_that_does_not_run_in_float_is_no_schemes_fault(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Work, models: Any, *__: Any, **___: Any) -> Any:
-        raise BadModel(f"{next(iter(models))}: no kernel")
-
-    monkeypatch.setattr(form_race, "race", refuse)
-    with pytest.raises(BadModel, match="no kernel"):
-        screen(work, None, 0.01, Metric())
-
-
-def test_int8_is_compared_with_float_in_the_same_race(work: Work) -> None:
-    int8 = Measurement(Variant(ORT, INT8, blocks=3), 0.0012, 0.001, 0.01, 0.0012, kept=True)
-    twice_as_slow = {"float_s": 0.002, "score_s": 0.002, "least_s": 0.002}
-    race = form_race.PlaceRace(
-        place=ORT, base=0.0, **twice_as_slow, rows=(int8,), schemes={}, timed={}, profiles={}, opening_s=1.0
-    )
-    assert module._hopeless(race, work.graph).text.startswith("int8 is slower here: about 1.2 ms for 1, and")
-
-
 def test_a_form_that_keeps_the_limit_counts_where_a_faster_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of ±1000 that the product ignores leave int8 no step for the others."""
     g = Sketch(8)
@@ -192,7 +174,7 @@ def test_a_search_that_cannot_gain_ends_early_and_its_workspace_is_whole(
     again = taglio.load(tmp_path / "out")
     assert again.error is None and again.plan == result.plan
     monkeypatch.undo()
-    model, _ = stages.error(tmp_path / "out")
+    model = stages.error(tmp_path / "out")
     assert (tmp_path / "out" / "error.json").exists() and model.subsets
 
 

@@ -69,17 +69,6 @@ def test_an_error_above_the_predicted_one_tightens_until_a_plan_holds() -> None:
     assert not tried[0].holds and any(each.holds for each in tried)
 
 
-@pytest.mark.whole
-def test_room_under_the_bound_is_used() -> None:
-    graph, profile, error = chain()
-    measure, limits = Hidden(graph, error, 0.6), Limits(0.02)
-    tried = search(graph, profile, error, limits, measure)
-    honest(tried, measure, limits)
-    assert tried[0].holds
-    assert latency(best(tried, 1)[0]) < latency(tried[0])
-    assert best(tried, 1)[0].error > tried[0].error
-
-
 def test_a_plan_close_to_the_bound_needs_no_second_solve() -> None:
     graph, profile, error = chain(upper_log=0.0)
     limits = Limits(0.02)
@@ -245,19 +234,3 @@ def test_a_form_that_was_measured_is_predicted_by_that_even_if_it_lost_an_output
     int8 = from_rule("int8", Tables(graph, profile, error), Limits(0.02), Evidence(everything, inf, 1.45, {}))
     assert not int8.holds
     assert predicted_by(Tables(graph, profile, error), int8).plan.predicted_error.value == 1.45
-
-
-@pytest.mark.parametrize(("effort", "limit_s"), [(1.0, 3.0), (0.5, 1.5), (0.02, 0.5)])
-def test_a_solve_takes_as_long_as_the_effort_is_worth(
-    effort: float, limit_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph, profile, error = chain()
-    limits_s = []
-
-    def limited(*args: object, **options: object) -> Plan:
-        limits_s.append(options["time_limit_s"])
-        return make_plan(*args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "make_plan", limited)
-    search(graph, profile, error, Limits(0.02), Hidden(graph, error, 1.0), effort=effort)
-    assert set(limits_s) == {limit_s}

@@ -6,7 +6,7 @@ errors over inputs.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import exp, pi, sin
@@ -185,8 +185,8 @@ class Machine:
         scale = wall_s / (sum(parts.values()) + seconds.overhead_s)
         return {name: scale * part_s * exp(self._rng.gauss(0.0, 0.02)) for name, part_s in parts.items() if part_s > 0}
 
-    def _switchable(self, *_: object, wires: Collection[str], **__: object) -> Any:
-        return _Switchable(self, wires)
+    def _switchable(self, *_: object) -> Any:
+        return _Switchable(self)
 
     def _open(self, path: Path, _: SessionOptions) -> "_Session":
         forms = forms_in(onnx.load(path))
@@ -344,9 +344,8 @@ class _Switchable:
     """As a Switchable."""
 
     machine: Machine
-    wires: Collection[str]
 
-    def run(self, assignment: Assignment, feed: Sample, _wires: Collection[str] = ()) -> list[np.ndarray]:
+    def run(self, assignment: Assignment, feed: Sample) -> list[np.ndarray]:
         self.machine.now_s += self.machine.seconds({})
         return self.machine.answer(assignment, feed)
 

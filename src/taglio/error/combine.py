@@ -1,6 +1,6 @@
 """Readings → an `ErrorModel`: a fit per output, cross-validation, the interval. Measures nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, isfinite, lgamma, log, sqrt
 
@@ -10,14 +10,15 @@ from taglio.data.dataset import Dataset
 from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, ErrorReading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
-from taglio.error.tally import RUINED, finite
+from taglio.error.tally import finite
 from taglio.error.terms import Design, starting_noises
 from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
 from taglio.student import t_quantile
 
-_FOLDS = 6
+# The share of new subsets whose error stays below the upper end.
+_CONFIDENCE = 0.9
 _TINY = 1e-9
 # The log ratio of error to prediction that is assumed where it is unknown.
 _UNKNOWN = log(2.0)
@@ -25,14 +26,13 @@ _UNKNOWN = log(2.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """Readings of blocks alone (`singles`; groups of neighbours on a large network), of flows alone by name, and of
-    subsets: random ones, then `picked` ones chosen as a planner would, `near` a limit on the error (None: anywhere)."""
+    """Readings of blocks alone (`singles`; groups of neighbours on a large network), and of subsets: random ones, then
+    `picked` ones chosen as a planner would, `near` a limit on the error (None: anywhere)."""
 
     columns: Design
     precisions: tuple[Precision, ...]
     singles: Sequence[Assignment]
     single_readings: Sequence[ErrorReading]
-    flows: Mapping[str, ErrorReading]
     subsets: Sequence[Assignment]
     subset_readings: Sequence[ErrorReading]
     picked: int = 0
@@ -54,9 +54,7 @@ class Fitted:
     unseen: np.ndarray
 
 
-def fit_model(
-    model: Model, scheme: Scheme, measured: Measured, *, meter: ErrorMeter, held_out: Dataset, confidence: float
-) -> ErrorModel:
+def fit_model(model: Model, scheme: Scheme, measured: Measured, *, meter: ErrorMeter, held_out: Dataset) -> ErrorModel:
     """The error model of `measured`: terms of every output that matters, and the interval by cross-validation."""
     columns, metric = measured.columns, meter.metric
     fitted = fit_outputs(measured)
@@ -75,7 +73,7 @@ def fit_model(
             reading.spread for reading, is_near in zip(measured.subset_readings, near_limit, strict=True) if is_near
         ]
         upper_log = hypot(
-            _upper(ratios, measured.picked, confidence, _UNKNOWN),
+            _upper(ratios, measured.picked, _UNKNOWN),
             _among_inputs(spreads, meter.samples, len(held_out.samples)),
         )
     else:
@@ -83,7 +81,7 @@ def fit_model(
         losses = [float(finite(reading.loss).max()) for reading in everything]
         steps = monotone(noises, losses)
         predicted = np.interp(predicted, *np.transpose(steps))
-        upper_add = _upper([float(miss) for miss in truth - predicted], measured.picked, confidence, 1.0)
+        upper_add = _upper([float(miss) for miss in truth - predicted], measured.picked, 1.0)
     alone = {
         key: float(finite(reading.loss if metric.smooth else reading.l2).max()) / share
         for key, reading, share in measured.alone()
@@ -95,9 +93,9 @@ def fit_model(
         metric=metric,
         outputs=outputs,
         upper_log=upper_log,
-        confidence=confidence,
+        confidence=_CONFIDENCE,
         samples=meter.samples,
-        evaluations=len(everything) + len(measured.flows),
+        evaluations=len(everything),
         alone=tuple(Alone(block, name, error) for (block, name), error in alone.items()),
         subsets=tuple(
             Subset({block: precision.name for block, precision in subset.items()}, float(error), float(guess))
@@ -116,16 +114,16 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
         return Fitted({}, np.zeros(subsets))
     everything = finite(everything)
     largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
-    singles = len(measured.singles)
+    singles, folds = len(measured.singles), 6
     rows = np.array([measured.columns.row(assignment) for assignment in (*measured.singles, *measured.subsets)])
-    fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % _FOLDS])
+    fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % folds])
     terms: dict[int, Terms] = {}
     guesses = np.zeros(subsets)
     for output in _worst(everything / largest):
         start = _start(measured, int(output))
         errors = everything[:, output]
         terms[int(output)] = fit_terms(rows, errors, start)
-        for held_out in range(_FOLDS if unseen else 0):
+        for held_out in range(folds if unseen else 0):
             seen, out = fold != held_out, fold == held_out
             if out.any():
                 guess = fit_terms(rows[seen], errors[seen], start).predict(rows[out])
@@ -154,18 +152,8 @@ def _near_limit(errors: np.ndarray, near: float | None) -> np.ndarray:
 
 
 def _start(measured: Measured, output: int) -> np.ndarray:
-    alone = {key: _vector(reading, output) / share for key, reading, share in measured.alone()}
-    flows = {name: reading.sketch[output] for name, reading in measured.flows.items()}
-    return starting_noises(measured.columns, measured.precisions, alone, flows)
-
-
-def _vector(reading: ErrorReading, output: int) -> np.ndarray:
-    """The sketch of an output; if it became NaN and so has none, a vector with the error as its length."""
-    sketch: np.ndarray = reading.sketch[output]
-    if not sketch.any() and reading.l2[output] > 0.0:
-        sketch = np.zeros_like(sketch)
-        sketch[0] = min(float(reading.l2[output]), RUINED)
-    return sketch
+    alone = {key: float(finite(reading.l2[output]) / share) for key, reading, share in measured.alone()}
+    return starting_noises(measured.columns, measured.precisions, alone)
 
 
 def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
@@ -200,11 +188,11 @@ def monotone(noises: Sequence[float], losses: Sequence[float]) -> tuple[tuple[fl
     return tuple(knots)
 
 
-def _upper(misses: Sequence[float | None], picked: int, confidence: float, unknown: float) -> float:
+def _upper(misses: Sequence[float | None], picked: int, unknown: float) -> float:
     """The larger of the upper ends for random subsets and for those picked as a planner would."""
     drawn = len(misses) - picked
     ends = [
-        upper_miss([miss for miss in part if miss is not None], confidence, unknown)
+        upper_miss([miss for miss in part if miss is not None], _CONFIDENCE, unknown)
         for part in (misses[:drawn], misses[drawn:])
         if part
     ]

@@ -1,6 +1,6 @@
 """Fit the noise terms of an error model to measured subsets. Pure: errors in, terms out.
 
-Every term starts from a measurement of its block or flow alone and is corrected by a factor exp(θ). Gauss–Newton finds
+Every term starts from a measurement of its block alone and is corrected by a factor exp(θ). Gauss–Newton finds
 the θ, level and exponent that minimise squared log ratios of predicted to measured error, with a ridge on θ. Logarithms
 because an error of 0.1 % must be predicted as well as one of 10 %; the ridge because there are more terms than subsets.
 """

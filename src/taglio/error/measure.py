@@ -1,7 +1,7 @@
 """Measure the output error of assignments on the switchable graph. Fits nothing."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -12,7 +12,6 @@ from taglio.error.compared import as_array
 from taglio.error.judge import Judge, TaskJudge
 from taglio.error.loss import Metric
 from taglio.error.parts import OutputParts, whole
-from taglio.error.sketch import SIZE, add_differences
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs, Tally, finite
 from taglio.errors import BadData
@@ -22,13 +21,11 @@ from taglio.quantize.precision import Assignment, Forms, key_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorReading:
-    """One evaluation: `l2` and `loss` by part, and the sketch [parts, size] of the differences in units of `l2`; size
-    is 0 if no sketch was requested. `spread` is the relative standard error of the largest `l2` over the choice of
-    inputs."""
+    """One evaluation: `l2` and `loss` by part. `spread` is the relative standard error of the largest `l2` over the
+    choice of inputs."""
 
     l2: np.ndarray
     loss: np.ndarray
-    sketch: np.ndarray
     spread: float = 0.0
 
 
@@ -90,11 +87,6 @@ class ErrorMeter:
         """How many samples an error is measured on."""
         return len(self._samples)
 
-    @property
-    def wires(self) -> Collection[str]:
-        """The tensors that can be quantised for a link alone."""
-        return self._switchable.wires
-
     def error(self, assignment: Assignment) -> float:
         """The loss to compare with the limit, with `assignment` quantised (Tally.judged)."""
         return self.tally(assignment).judged(self._limit)
@@ -117,22 +109,17 @@ class ErrorMeter:
             tally.add(reference, self._run(assignment, sample))
         return tally
 
-    def _run(
-        self, assignment: Assignment, sample: Mapping[str, np.ndarray], wires: Collection[str] = ()
-    ) -> list[np.ndarray]:
-        outputs = self._switchable.run(assignment, sample, wires)
+    def _run(self, assignment: Assignment, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        outputs = self._switchable.run(assignment, sample)
         drop_pages_near(self._memory_bytes)  # an assignment reads one form of each weight, a study all of them
         return outputs
 
-    def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> ErrorReading:
-        """One evaluation for the study; the tensors `wires` also travel as int8."""
+    def read(self, assignment: Assignment) -> ErrorReading:
+        """One evaluation for the study."""
         tally = Tally(self._parts, self.measure)
-        sums = np.zeros((len(self.names), SIZE if sketch else 0))
-        for index, (sample, reference) in enumerate(zip(self._samples, self.references, strict=True)):
-            differences = tally.add(reference, self._run(assignment, sample, wires))
-            if sketch:
-                add_differences(sums, index, differences)
-        return ErrorReading(tally.l2(), tally.losses(), tally.in_l2(sums.astype(np.float32)), tally.spread())
+        for sample, reference in zip(self._samples, self.references, strict=True):
+            tally.add(reference, self._run(assignment, sample))
+        return ErrorReading(tally.l2(), tally.losses(), tally.spread())
 
 
 def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, every: bool = False) -> Measure:

@@ -1,7 +1,7 @@
-"""The study: measure the error of blocks alone, of flows alone, and of subsets. Fits nothing (combine.py).
+"""The study: measure the error of blocks alone and of subsets. Fits nothing (combine.py).
 
-Blocks alone and flows alone give every term its starting value (terms.py), which already predicts unseen subsets within
-a few per cent. A few dozen subsets correct the terms and give the interval; more bring almost nothing.
+Blocks alone give every term its starting value (terms.py). A few dozen subsets correct the terms and give the interval;
+more bring almost nothing.
 
 A planner does not choose at random: it picks what the model considers harmless, and so what it underestimates. So some
 of the subsets are picked as a planner would, after the random ones: near the limit if there is one, since errors of
@@ -74,7 +74,6 @@ def measure(
     start = time.perf_counter()
     singles: list[dict[str, Precision]] = []
     readings: list[ErrorReading] = []
-    group = 1
 
     def alone(wanted: Sequence[dict[str, Precision]], what: str) -> None:
         for assignment in reported(wanted, what, progress):
@@ -95,22 +94,15 @@ def measure(
     other_forms = [{name: forms[form]} for name, form in columns.own if forms[form] not in (BFLOAT16, main.get(name))]
     if each_s * len(other_forms) < 0.3 * budget.seconds:
         alone(other_forms, "each other form alone")
-    wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
-    few = group == 1 and each_s * len(wires) < 0.4 * budget.seconds
-    flows_alone = {
-        flow: meter.read({}, [flow]) for flow in reported(wires if few else [], "each tensor alone", progress)
-    }
     count = budget.subsets(budget.seconds - (time.perf_counter() - start), each_s)
     subsets: list[Assignment] = []
     subset_readings: list[ErrorReading] = []
 
     def together(wanted: Sequence[Assignment], what: str) -> Measured:
         for subset in reported(wanted, what, progress):
-            subset_readings.append(meter.read(subset, sketch=False))
+            subset_readings.append(meter.read(subset))
             subsets.append(subset)
-        return Measured(
-            columns, tuple(precisions), singles, readings, flows_alone, [*subsets], [*subset_readings], near=aim.near
-        )
+        return Measured(columns, tuple(precisions), singles, readings, [*subsets], [*subset_readings], near=aim.near)
 
     share = 0.5 if aim.near is None else 0.75  # of subsets picked as a planner would
     drawn = random_subsets(graph, precisions, count - int(share * count), aim.seed)

@@ -1,15 +1,14 @@
 """The switchable graph: one model in which every block can be switched to each of its precisions. Measures nothing.
 
-Each block becomes an `If` per precision (several int8 schemes, its anchor alone). The `then` branch holds
-exactly the nodes of the quantised model, so ONNX Runtime runs the same int8 kernels; the `else` branch holds the float
-block. A quantise/dequantise pair is idempotent: quantising an input that its producer already quantised changes
-nothing. So flags can be set in any combination, and each gives the quantised model of that subset. A tensor with a wire
-switch can be quantised for a link alone, with float blocks on both sides.
+Each block becomes an `If` per precision (several int8 schemes, its anchor alone). The `then` branch holds exactly the
+nodes of the quantised model, so ONNX Runtime runs the same int8 kernels; the `else` branch holds the float block. A
+quantise/dequantise pair is idempotent: quantising an input that its producer already quantised changes nothing. So
+flags can be set in any combination, and each gives the quantised model of that subset.
 """
 
 import hashlib
 from collections import ChainMap, Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -24,7 +23,6 @@ from taglio.model.graph import Block, Graph
 from taglio.quantize.keep_float import MICROSOFT
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
-from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.weights import LEAST_BYTES
 
@@ -52,76 +50,38 @@ class Switchable:
         builder: QdqBuilder,
         precisions: Sequence[Precision],
         options: SessionOptions,
-        *,
-        wires: Mapping[str, Scheme] | None = None,
     ) -> None:
-        """`precisions` may include several int8 variants, with distinct names. `wires` maps tensors that can travel as
-        int8, whatever the forms of their producers and readers, to their schemes."""
+        """`precisions` may include several int8 variants, with distinct names."""
         self.switches = tuple(
             FormSwitch(block.name, precision)
             for block in graph.blocks
             for precision in precisions
             if precision.form != "float" and precision.fits(block)
         )
-        self.wires = wires or {}
         self._index = {(switch.block, switch.precision.name): i for i, switch in enumerate(self.switches)}
-        self._wire_index = {tensor: i for i, tensor in enumerate(self.wires, len(self.switches))}
-        self._producer = {tensor.name: tensor.producer for tensor in graph.tensors}
         self._outputs = builder.model.outputs
-        self._fed = {name: _fed_name(name, self._wire_index) for name in graph.inputs}
-        proto = switchable_graph(graph, builder, self.switches, self.wires)
+        proto = switchable_graph(graph, builder, self.switches)
         self._session = open_session(proto, options, label="the switchable graph")
 
-    @property
-    def provider(self) -> str:
-        """The ONNX Runtime provider that runs the graph."""
-        return str(self._session.get_providers()[0])
-
-    def flags(self, assignment: Assignment, wires: Collection[str] = ()) -> np.ndarray:
-        """The flags of an assignment and of tensors that travel as int8, bool [switches + wires]. Raises BadOption for
-        a block, form or tensor without a switch."""
-        flags = np.zeros(len(self.switches) + len(self.wires), np.bool_)
+    def flags(self, assignment: Assignment) -> np.ndarray:
+        """The flags of an assignment, bool [switches]. Raises BadOption for a block or form without a switch."""
+        flags = np.zeros(len(self.switches), np.bool_)
         for block, precision in assignment.items():
             if precision.form != "float":
                 if (block, precision.name) not in self._index:
                     raise BadOption(f"block {block} has no switch to {precision.name}: no such block, or no such form")
                 flags[self._index[block, precision.name]] = True
-        for tensor in wires:
-            if tensor not in self._wire_index:
-                raise BadOption(f"tensor {tensor} has no wire switch: name it when the switchable graph is built")
-            producer = assignment.get(self._producer[tensor] or "")
-            # A tensor that is written in int8 travels under its producer's scheme.
-            flags[self._wire_index[tensor]] = producer is None or not producer.int8_output
         return flags
 
-    def run(
-        self, assignment: Assignment, feed: Mapping[str, np.ndarray], wires: Collection[str] = ()
-    ) -> list[np.ndarray]:
-        """Outputs of the model with `assignment` quantised and `wires` travelling as int8, on one feed."""
-        flags = self.flags(assignment, wires)
-        feeds = {self._fed[name]: value for name, value in feed.items()}
-        if len(flags):
-            feeds[FLAGS_INPUT] = flags
+    def run(self, assignment: Assignment, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs of the model with `assignment` quantised, on one feed."""
+        flags = self.flags(assignment)
+        feeds = {**feed, FLAGS_INPUT: flags} if len(flags) else feed
         return run_session(self._session, self._outputs, feeds, "the data")
 
 
-def quantizable_flows(graph: Graph) -> tuple[str, ...]:
-    """The flows that an int8 block may read: float tensors of known shape with a candidate among their readers."""
-    computing = {block.name for block in graph.candidates() if not block.movement}
-    tensors = graph.tensor_map()
-    return tuple(
-        flow.name
-        for flow in graph.flows
-        if tensors[flow.name].element_bytes == 4
-        and tensors[flow.name].shape
-        and any(reader in computing for _, reader in flow.readers)
-    )
-
-
-def switchable_graph(
-    graph: Graph, builder: QdqBuilder, switches: Sequence[FormSwitch], wires: Mapping[str, Scheme]
-) -> onnx.ModelProto:
-    """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch and wire."""
+def switchable_graph(graph: Graph, builder: QdqBuilder, switches: Sequence[FormSwitch]) -> onnx.ModelProto:
+    """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch."""
     model = builder.model
     nodes = model.nodes()
     initializers = model.initializers()
@@ -133,20 +93,11 @@ def switchable_graph(
     target.input.extend(model.proto.graph.input)
     target.output.extend(model.proto.graph.output)
     target.value_info.extend(model.proto.graph.value_info)
-    for value in target.input:
-        value.name = _fed_name(value.name, wires)
-    flags = add_flags(target, FLAGS_INPUT, len(switches) + len(wires))
-    # The nodes that put a pair on a tensor that can travel.
-    wired = {
-        tensor: _wire(builder, tensor, scheme, flag)
-        for (tensor, scheme), flag in zip(wires.items(), flags[len(switches) :], strict=True)
-    }
+    flags = add_flags(target, FLAGS_INPUT, len(switches))
     outer: dict[str, None] = dict.fromkeys(model.outputs)  # one may be a constant
     pool: dict[str, TensorProto] = {}
     often = _read_often(graph, nodes, initializers)
-    target.node.extend(wired[name] for name in graph.inputs if name in wired)
     for block in graph.blocks:
-        first = len(target.node)
         members = [nodes[name] for name in block.operators]
         if block.name not in by_block:
             target.node.extend(members)
@@ -161,41 +112,11 @@ def switchable_graph(
                 node = _if(flags[index], names, f"{block.name}/switch/{index}", chosen, branch)
                 branch = helper.make_graph([node], f"{block.name}/else/{index}", [], _untyped(names))
             target.node.append(node)
-        for name in block.outputs:
-            if name in wired:
-                for node in target.node[first:]:
-                    node.output[:] = [_fed_name(output, wires) for output in node.output]
-                target.node.append(wired[name])
-                first = len(target.node)
     target.initializer.extend(initializers[name] for name in outer if name in initializers)
     target.initializer.extend(pool.values())
     if MICROSOFT not in {opset.domain for opset in out.opset_import}:  # branches may hold ONNX Runtime's own operators
         out.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return out
-
-
-def _fed_name(name: str, wires: Collection[str]) -> str:
-    """The name under which a tensor is written; readers of a tensor with a wire switch read the switch's output."""
-    return f"{name}/unwired" if name in wires else name
-
-
-def _wire(builder: QdqBuilder, tensor: str, scheme: Scheme, flag: str) -> onnx.NodeProto:
-    """An If that puts a quantise/dequantise pair on `tensor`, or passes it on."""
-    source = _fed_name(tensor, {tensor})
-    emitter = builder.emitter()
-    emitter.written[tensor] = scheme
-    pair = builder.read_float(emitter, tensor)
-    for node in emitter.nodes:
-        node.name = f"wire/{node.name}"
-        node.input[:] = [source if name == tensor else f"wire/{name}" for name in node.input]
-        node.output[:] = [f"wire/{name}" for name in node.output]
-    weights = [*emitter.initializers.values()]
-    for weight in weights:
-        weight.name = f"wire/{weight.name}"
-    chosen = helper.make_graph(emitter.nodes, f"{tensor}/wire", [], _untyped([f"wire/{pair}"]), weights)
-    copy = helper.make_node("Identity", [source], [f"wire/{tensor}/float"], name=f"wire/{tensor}/pass")
-    other = helper.make_graph([copy], f"{tensor}/pass", [], _untyped([copy.output[0]]))
-    return _if(flag, [tensor], f"{tensor}/wire", chosen, other)
 
 
 def _if(

@@ -77,13 +77,12 @@ class Tally:
         self.ragged = Counter[str]()
         self._watches = [Watch() for _ in range(count)] if watched else []
 
-    def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
-        """Add one sample; returns the differences ŷ − y per part, flat."""
+    def add(self, reference: Outputs, changed: Outputs) -> None:
+        """Add one sample."""
         parts, self._loss_per_part = self._parts, None
         row = np.zeros((3, len(parts.parts)))
         outputs = zip(parts.outputs, reference, changed, strict=True)
         pairs = [self._pair(index, y, z) for index, (_, y, z) in enumerate(outputs)]
-        differences = []
         for index, part in enumerate(parts.parts):
             y, z = pairs[part.output]
             if y.dtype.kind != "f":
@@ -98,13 +97,11 @@ class Tally:
                 self._sizes[index] = a.size
                 if self._watches:
                     self._watches[index].add(a, b)
-            differences.append(difference)
         judges = (self._judge, *(judge for _, judge in self._others))
         for kept, judge in zip(self._evidence, judges, strict=True):
             if judge is not None:
                 kept.append(judge.evidence(len(self._rows), reference, changed))
         self._rows.append(row)
-        return differences
 
     def _pair(self, output: int, reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Both as arrays; if lengths of float outputs differ, values that only one of them has count as changed from
@@ -152,14 +149,6 @@ class Tally:
             else:
                 errors[index] = sqrt(difference / reference) if reference > 0.0 else inf
         return errors
-
-    def in_l2(self, sketches: np.ndarray) -> np.ndarray:
-        """Sketches [parts, size] of the differences, scaled from their norms to `l2`; 0 for parts where one of the two
-        is not finite."""
-        l2, norms = self.l2(), np.sqrt(self._sums()[0])
-        usable = (norms > 0.0) & np.isfinite(l2) & np.isfinite(sketches).all(axis=1)
-        scale = np.divide(l2, norms, out=np.zeros_like(l2), where=usable)
-        return np.asarray(np.where(usable[:, None], sketches, 0.0) * scale[:, None])
 
     def spread(self) -> float:
         """The `standard_error` of the worst part, which is 0 if no part changed or one became NaN or infinite."""

@@ -1,22 +1,14 @@
-"""The terms of the error model, and their starting values from measurements of blocks and flows alone. Pure.
+"""The terms of the error model, and their starting values from measurements of blocks alone. Pure.
 
 Quantisation noises are not independent. A block in int8 cancels part of the noise of its input's quantisation, and
-rounding the same tensor twice adds nothing. To first order the change of the outputs is a sum of vectors, one per block
-(its weights, its inner tensors, its output) and one per tensor that an int8 block reads from a float one:
+rounding the same tensor twice adds nothing. So the squared error of a block alone has two parts: its own (of its
+weights, its inner tensors, its output), and that of the tensors that it reads from float blocks:
 
-    d(subset) = Σ_blocks o[block] + Σ_(flow, reader) e[flow, reader] · [written float, read int8]
+    s(subset) = Σ_blocks own[block] + Σ_(flow, reader) edge[flow, reader] · [written float, read int8]
 
-e is measured by quantising the flow alone; o is the change by a block alone minus the e of the flows that it reads. The
-squared norm of the sum has a term per pair. Those of a block and the flows that it reads are the large ones, and depend
-on the same two choices as an edge, so they need no separate variable:
-
-    own[block]         = ‖o‖²
-    edge[flow, reader] = the squared error of the block alone minus own, divided among its flows by ‖e‖²
-
-so that a block alone gets exactly the error of the vectors.
+How the two share it is assumed to begin with; subsets correct it (fit.py).
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +19,8 @@ from taglio.model.graph import Graph
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, Precision
 
-_ANCHOR_SHARE = 0.5
+# The share of a block's squared error in int8 that is its own; the rest is caused by quantising what it reads.
+_OWN_SHARE = 0.7
 
 
 @dataclass(frozen=True)
@@ -75,39 +68,19 @@ def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
 
 
 def starting_noises(
-    columns: Design,
-    precisions: Sequence[Precision],
-    blocks_alone: Mapping[tuple[str, str], np.ndarray],
-    flows_alone: Mapping[str, np.ndarray],
+    columns: Design, precisions: Sequence[Precision], alone: Mapping[tuple[str, str], float]
 ) -> np.ndarray:
-    """Starting noise of every column, [columns], from sketches [size] of blocks alone, by (block, precision), and of
-    flows alone.
-
-    A form that was not measured alone starts from the block's whole int8 form. A flow that was not measured alone has
-    no vector; its edges start from a share of its readers' noise alone.
-    """
+    """Starting noise of every column, [columns], from the errors of blocks `alone`, by (block, precision). A form that
+    was not measured alone, such as int8-anchor, starts from half of the block's whole int8 form."""
     whole = next(precision.name for precision in precisions if precision.form == "whole")
     forms = {precision.name: precision for precision in precisions}
-    readers = Counter(flow for flow, _ in columns.edge)
-    edge = [flows_alone.get(flow, np.zeros(())) / readers[flow] for flow, _ in columns.edge]
-
     start = np.zeros(len(columns.own) + len(columns.edge))
     for column, (block, name) in enumerate(columns.own):
-        key = (block, name) if (block, name) in blocks_alone else (block, whole)
-        share = 1.0 if key == (block, name) else _ANCHOR_SHARE
-        alone = float(np.dot(blocks_alone[key], blocks_alone[key]))
-        read = columns.reading.get(block, []) if forms[name].scheme is not None else []
-        if not all(columns.edge[index][0] in flows_alone for index in read):
-            start[column] = share * alone * 0.7  # the rest is caused by quantising its inputs
-            continue
-        vector = blocks_alone[key] - sum((edge[index] for index in read), np.zeros_like(blocks_alone[key]))
-        # No less than a share of its noise alone, so that sums stay positive.
-        start[column] = share * max(float(np.dot(vector, vector)), 0.02 * alone)
-    squares = [float(np.dot(vector, vector)) for vector in edge]
+        key = (block, name) if (block, name) in alone else (block, whole)
+        share = 1.0 if key == (block, name) else 0.5
+        reads_int8 = forms[name].scheme is not None and block in columns.reading
+        start[column] = share * alone[key] ** 2 * (_OWN_SHARE if reads_int8 else 1.0)
     for index, (_, reader) in enumerate(columns.edge):
-        alone = float(np.dot(blocks_alone[reader, whole], blocks_alone[reader, whole]))
-        together = columns.reading[reader]
-        total = sum(squares[neighbour] for neighbour in together)
-        part = squares[index] / total if total > 0.0 else 1.0 / len(together)
-        start[len(columns.own) + index] = max(0.0, alone - start[columns.index[reader, whole]]) * part
+        rest = alone[reader, whole] ** 2 - start[columns.index[reader, whole]]
+        start[len(columns.own) + index] = rest / len(columns.reading[reader])
     return start

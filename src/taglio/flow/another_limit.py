@@ -32,7 +32,6 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.search.as_built import AsBuilt, shifted
-from taglio.search.curve import curve
 from taglio.search.decide import Decision, decision_of
 from taglio.search.explore import meters
 from taglio.search.finalists import judge
@@ -41,8 +40,8 @@ from taglio.search.ledger import PLAIN, Entry, Key, Ledger
 from taglio.search.limits import UserLimit
 from taglio.search.search import keeps_pins, search, solve_s
 
-# Plans that are solved and measured, and the share of a solve's usual time: a user waits for half a minute in all.
-_SOLVED, _SOLVING = 3, 0.3
+# The share of a solve's usual time: a user waits for half a minute in all.
+_SOLVING = 0.3
 
 
 def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progress | None = None) -> Result:
@@ -73,12 +72,11 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     clock.lap("confirm")
     built = assemble(work, ended.decision.plan)
     clock.lap("build")
-    decision, base = ended.decision, known.bases.get(profile.conditions.runtime, 0.0)
+    decision = ended.decision
     outcome = replace(
         _with_search(outcome_of(ended, built), before),
         stage_seconds=dict(clock.laps),
         notes=(*ended.notes, *notes.of_plan(work, decision, built, limits), *before.search_notes),
-        curve=curve(tables, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
     )
     return result_of(work, scheme, tables, decision.plan, built, outcome)
 
@@ -120,6 +118,9 @@ class _KnownPlans:
         self._work, self._tables, self._limits, self._before = work, tables, limits, before
         floats = [point for point in before.points if point.name == FLOAT_RUN and point.error is not None]
         self.bases = {point.runtime: point.error or 0.0 for point in floats}
+        # Predictions of points are at the speed of the races, those of the tables at that of the profile.
+        here = [point for point in floats if point.runtime == tables.profile.conditions.runtime and point.predicted_s]
+        self._drift = (here[0].predicted_s or 0.0) / tables.float_s if here and tables.float_s > 0.0 else 1.0
 
     def tried(self) -> list[Entry]:
         """The plans that were timed."""
@@ -136,7 +137,7 @@ class _KnownPlans:
         """New plans, with the times to expect of them."""
         names = [point.name for point in self._before.points if point.name.startswith("plan ")]
         first = 1 + max((int(name.removeprefix("plan ")) for name in names), default=0)
-        new = [(entry, self._guess(entry.runtime, entry.predicted_s)) for entry in self._solved(others)]
+        new = [(entry, self._guess(entry.runtime, self._drift * entry.predicted_s)) for entry in self._solved(others)]
         timed = [(entry, wall) for entry, wall in new if wall is not None]
         return [replace(entry, name=f"plan {number}", wall=wall) for number, (entry, wall) in enumerate(timed, first)]
 
@@ -164,7 +165,7 @@ class _KnownPlans:
             expected = shifted(plan.predicted_error, self.bases.get(point.runtime, 0.0))
         seconds = plan.predicted_latency_s
         if point.runtime != profile.conditions.runtime:
-            value = point.predicted_s or point.measured_s or 0.0
+            value = (point.predicted_s or point.measured_s or 0.0) / self._drift
             seconds = Interval(value, value, value, 0.0)
         plan = replace(
             plan,
@@ -192,7 +193,7 @@ class _KnownPlans:
         if plan.status == "infeasible" or plan.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
             return []
         meter, _ = meters(work, self._tables.profile, limits, error.samples)
-        solved = search(self._tables, within, meter, rounds=_SOLVED, effort=_SOLVING, progress=work.progress)
+        solved = search(self._tables, within, meter, rounds=3, effort=_SOLVING, progress=work.progress)
         as_built, tried = AsBuilt(limits, base), {entry.forms for entry in there}
         return [as_built.deployed(entry) for entry in solved if entry.holds and entry.forms not in tried]
 

@@ -35,37 +35,25 @@ from taglio.flow.workspace import ERROR, OUTCOME, read_error
 from taglio.lab.work import Work, require_own
 from taglio.model.captures import readers
 from taglio.model.pixels import pixel_scaling
-from taglio.notes import Kind, Note
+from taglio.notes import Note
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
-from taglio.runtimes.onnxruntime import NAME, PROVIDERS
+from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
 
-# The error of few numbers is erratic: inputs are added until this many numbers are compared.
-_NUMBERS = 2000
 _LEAST_INPUTS, _MOST_INPUTS = 8, 64
-# An input or two say little, so this many are studied if the fewest subsets then take no more than this share of the
-# time for blocks alone.
-_FEW_INPUTS, _FEW_SHARE = 4, 0.25
-# As many inputs are studied as all evaluations in this share of the time for blocks alone allow: the error on a few
-# inputs may be several times smaller than on others.
-_CHEAP_SHARE = 0.1
 # Seconds for running a few inputs where errors are not studied.
 _FEW_INPUTS_S = 8.0
-# An evaluation takes as long as the fastest of a few, of which the first is slower, or the first if two take longer.
-_READS, _READS_S = 4, 8.0
 
 
 def error_model(
     work: Work,
     profile: Profile,
     *,
-    provider: str = "cpu",
     near: float | None = None,
-    confidence: float = 0.9,
     effort: float = 1.0,
     reuse: ErrorModel | None = None,
     progress: Progress | None = None,
@@ -74,9 +62,8 @@ def error_model(
 
     The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
     `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
-    `provider` is the execution provider that measures ("cpu", "cuda" or "auto"), `confidence` the share of plans whose
-    error stays below the model's upper end; `effort` scales the time given to measuring. `reuse` is returned instead if
-    it is from an equal study, on enough inputs.
+    `effort` scales the time given to measuring. `reuse` is returned instead if it is from an equal study, on enough
+    inputs.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})
@@ -86,8 +73,8 @@ def error_model(
     refuse_constant_outputs(work)
     scheme = profile.scheme
     work = work.telling(progress).at(effort).settled(scheme)
-    study = _study(work, profile, provider, near, confidence)
-    switchable = work.switchable(scheme, provider)
+    study = _study(work, profile, near)
+    switchable = work.switchable(scheme)
     budget = StudyBudget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     count = affordable_inputs(work, switchable, budget)
     # An earlier run on a busy machine may have studied fewer inputs, and a user's function may have changed.
@@ -99,19 +86,17 @@ def error_model(
     saved_s = {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
     aim = StudyAim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
     measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
-    result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
-    where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
-    notes = [] if switchable.provider == PROVIDERS[0] else [Note(Kind.FACT, where)]
+    result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
     machine = profile.conditions.machine
     elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
-    notes += [*doubts(work, meter, everything), *filter(None, [saturation])]
-    return replace(result, notes=tuple(notes), parts=everything.parts(), study=study)
+    notes = (*doubts(work, meter, everything), *filter(None, [saturation]))
+    return replace(result, notes=notes, parts=everything.parts(), study=study)
 
 
-def _study(work: Work, profile: Profile, provider: str, near: float | None, confidence: float) -> str:
+def _study(work: Work, profile: Profile, near: float | None) -> str:
     """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions. Limits
     within about a factor of two are studied alike."""
     setup, data, machine = work.setup, work.data, profile.conditions.machine
@@ -121,7 +106,7 @@ def _study(work: Work, profile: Profile, provider: str, near: float | None, conf
         profile.scheme,
         work.metric,
         (setup.shapes, setup.seed, setup.optimization, setup.requantize, setup.instead, setup.state),
-        (package(setup.runtime), provider, confidence, work.effort),
+        (package(setup.runtime), work.effort),
         round(log(near, 4.0)) if near and work.metric.smooth else 0,
         [block.name for block in work.graph.candidates()],
         (machine.processor, machine.instructions),
@@ -167,18 +152,21 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -
     steps of one input, while time allows; all of them where that takes hardly any time."""
     meter = ErrorMeter(switchable, work.typical[:1], work.parts)
     seconds = [meter.evaluation_s]
-    for _ in range(work.within(_READS_S).runs(_READS) - 1):
+    for _ in range(work.within(8.0).runs(4) - 1):  # the fastest of a few counts, of which the first is slower
         start = time.perf_counter()
         meter.read({})
         seconds.append(time.perf_counter() - start)
     once = max(1e-6, min(seconds))
-    alone = sum(switch.precision != BFLOAT16 for switch in switchable.switches) + len(switchable.wires)
+    alone = sum(switch.precision != BFLOAT16 for switch in switchable.switches)
     shortest = max(1, min((as_array(output).size for output in meter.references[0]), default=1))
     metric = work.metric
-    wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest if metric.smooth else _MOST_INPUTS))
-    few = min(_FEW_INPUTS, int(_FEW_SHARE * budget.alone_s / (once * budget.minimum_subsets)))
+    # The error of few numbers is erratic: inputs are added until 2,000 are compared.
+    wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, 2000 // shortest if metric.smooth else _MOST_INPUTS))
+    # An input or two say little: four are studied if the fewest subsets then take a quarter of the time for blocks.
+    few = min(4, int(0.25 * budget.alone_s / (once * budget.minimum_subsets)))
     affordable = max(few, int(budget.seconds / (once * (alone + budget.minimum_subsets))))
-    cheap = int(_CHEAP_SHARE * budget.alone_s / (once * (alone + budget.maximum_subsets)))
+    # The error on a few inputs may be several times smaller than on others.
+    cheap = int(0.1 * budget.alone_s / (once * (alone + budget.maximum_subsets)))
     return min(len(work.data.held_out.samples), max(fewest_samples(metric), min(wanted, affordable), cheap))
 
 

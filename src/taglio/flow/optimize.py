@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from taglio.arguments import between_0_and_1, positive
+from taglio.arguments import positive
 from taglio.cores import limited_to
 from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
@@ -33,18 +33,12 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
-from taglio.search.curve import Level, curve
 from taglio.search.decide import Decision, best_so_far, decide, float_stays
 from taglio.search.explore import UNSURE
 from taglio.search.ledger import Ledger
 from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
 from taglio.search.places import studied
 from taglio.search.screen import Screened, screen
-
-# A race after Ctrl-C takes at most this.
-_INTERRUPTED_S = 5.0
-# Seconds for the fastest plan without a limit on its error.
-_BOUND_S = 2.0
 
 
 def optimize(
@@ -57,7 +51,6 @@ def optimize(
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     scheme: str | Scheme = AUTO,
-    confidence: float = 0.9,
     effort: float = 1.0,
     time_limit_s: float | None = None,
     objective: str = LATENCY,
@@ -93,7 +86,6 @@ def optimize(
     """
     clock = Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
-    confidence = between_0_and_1("confidence", confidence)
     way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
     with limited_to(cpus):
         if isinstance(model, Work):
@@ -111,7 +103,7 @@ def optimize(
         clock.lap("load")
         interrupted = False
         try:
-            result = search.run(work, limits, partial(error_model, confidence=confidence, reuse=reuse))
+            result = search.run(work, limits, partial(error_model, reuse=reuse))
         except (TimeIsUp, KeyboardInterrupt) as stop:
             interrupted = isinstance(stop, KeyboardInterrupt)
             best = None if stop.args else search.stopped(limits)  # SIGTERM has arguments
@@ -119,7 +111,7 @@ def optimize(
                 raise
             result = best
         search.watched.end_s = inf
-        patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
+        patience = clock.patience(5.0 if interrupted else inf)
         if way.rate is not None:
             ended = rated(result.work, result.decision, limits, way.rate, clock.rate_patience(patience))
         else:
@@ -144,7 +136,6 @@ def optimize(
             search_notes=search_notes,
             schemes=screened.schemes,
             forms=screened.forms,
-            curve=result.curve,
             interrupted=interrupted,
             reused_errors=reuse.evaluations if reuse is not None and result.error is reuse else 0,
         )
@@ -163,7 +154,6 @@ class _SearchResult:
     screened: Screened
     decision: Decision
     doubts: tuple[Note, ...]
-    curve: tuple[Level, ...] = ()
     error: ErrorModel | None = None
     why_float: Note | None = None
 
@@ -204,17 +194,10 @@ class _Search:
         clock.lap("error")
         settled = settled.at(clock.effort("plan"))
         decision = decide(settled, measured, error, limits, floats=screened.places.floats)
-        levels = curve(
-            decision.tables(settled),
-            limits,
-            base=bases.get(decision.profile.conditions.runtime, 0.0),
-            ahead=decision.ahead(),
-            effort=settled.effort,
-        )
         clock.lap("plan")
         # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
         doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
-        return _SearchResult(settled, screened, decision, doubts, levels, error)
+        return _SearchResult(settled, screened, decision, doubts, error)
 
     def stopped(self, limits: Limits) -> _SearchResult | None:
         """The best so far of a search that was stopped; None if nothing can be delivered: where blocks are forced into
@@ -263,7 +246,7 @@ def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], li
     best = inf
     for place, profile in measured.items():
         tables = Tables(work.graph, profile)
-        share = make_plan(tables, free, time_limit_s=_BOUND_S).predicted_latency_s.value / max(tables.float_s, 1e-12)
+        share = make_plan(tables, free, time_limit_s=2.0).predicted_latency_s.value / max(tables.float_s, 1e-12)
         own_s = floats.get(place)
         best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
     if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):

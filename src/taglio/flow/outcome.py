@@ -6,23 +6,20 @@ from taglio.confirm.speedup import Speedup
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.tally import OtherLoss, PartLoss
 from taglio.notes import Kind, Note
-from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.result import Conditions, Profile
+from taglio.profile.result import Conditions
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes.onnxruntime import NAME
-from taglio.search.curve import Level
 from taglio.search.front import Point, front
 from taglio.search.ledger import Measurement
 from taglio.search.unseen import Unseen
 from taglio.ways.result import Rate
 
-# A smaller change of the machine's speed counts as none.
-STEADY = 0.03
-
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One form of the model. Latencies in seconds, timed side by side; error on the held-out inputs.
+
+    `predicted_latency_s` is at the speed that the machine had then, judged by the float model.
 
     `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
     `parts`, `judged` the value compared with the limit (Tally.judged). The error over other inputs like these stays
@@ -62,10 +59,9 @@ class Outcome:
     be off because the machine was busy, `notes` what else makes the figures less sure; those in `search_notes` hold for
     any plan for this model and data. Errors were predicted from `search_samples` held-out inputs, those on which the
     search measured; `reused_errors` of them were measured in an earlier run. `points` are all plans that were tried,
-    from which `taglio build` takes one for another limit. `curve` is what larger limits are predicted to give. `drift`
-    is how many times slower the float model was than in the profile. `input_errors` are the plan's errors on every
-    held-out input, of which the last `unseen.inputs` took no part in the search; () for a metric that has none by
-    input.
+    from which `taglio build` takes one for another limit; they are predicted as `Figures` are. `input_errors` are the
+    plan's errors on every held-out input, of which the last `unseen.inputs` took no part in the search; () for a metric
+    that has none by input.
     `interrupted`: the user stopped the search, and this is the best that it had.
     `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if the source
     model itself is delivered, or nothing could be raced. `rate` is the way that was chosen for a rate, None if the plan
@@ -96,9 +92,7 @@ class Outcome:
     search_notes: tuple[Note, ...] = ()
     also: tuple[Bound, ...] = ()
     forms: tuple[Measurement, ...] = ()
-    curve: tuple[Level, ...] = ()
     search_samples: int = 0
-    drift: float = 1.0
     speedup: Speedup | None = None
     unseen: Unseen | None = None
     interrupted: bool = False
@@ -157,45 +151,22 @@ class Outcome:
         return "\n".join([*table, *confirmed, *rated, *(f"Note: {note}" for note in self.unsure())])
 
     def unsure(self) -> tuple[Note, ...]:
-        """What makes the figures less sure: `doubt`, a change of the machine's speed, and `notes`."""
-        return (*([Note(Kind.BUSY_MACHINE, self.doubt)] if self.doubt else []), *self.noted())
-
-    def noted(self) -> tuple[Note, ...]:
-        """`notes`, after one on how far the machine's speed changed since the profile, if it did."""
-        if abs(self.drift - 1.0) <= STEADY:
-            return self.notes
-        change = f"{abs(self.drift - 1.0) * 100:.0f}\u00a0% {'slower' if self.drift > 1.0 else 'faster'}"
-        line = f"the machine was {change} than during profiling, judged by the float model"
-        ratio = self.ratio(self.plan)
-        if ratio is not None:
-            line += f": predicted ÷ measured is {ratio:.3f} for the plan, {ratio * self.drift:.3f} corrected for that"
-        return (Note(Kind.FACT, line), *self.notes)
+        """What makes the figures less sure: `doubt` and `notes`."""
+        return (*([Note(Kind.BUSY_MACHINE, self.doubt)] if self.doubt else []), *self.notes)
 
     def ratio(self, variant: Figures) -> float | None:
-        """Predicted over measured latency, not corrected for drift; None where the profile does not predict it."""
+        """Predicted over measured latency; None where the profile does not predict it."""
         return variant.predicted_latency_s / variant.latency.median_s if self.predicted(variant) else None
 
     def predicted_ratio(self, variant: Figures) -> float | None:
-        """How many times as fast as float a variant was predicted to be. The prediction is scaled by the drift of the
-        float model since the profile, which cancels. None where the profile does not predict the variant."""
+        """How many times as fast as float a variant was predicted to be; None where the profile does not predict it."""
         if not self.predicted(variant) or variant.predicted_latency_s <= 0.0:
             return None
-        return self.float32.latency.median_s / (variant.predicted_latency_s * self.drift)
+        return self.float32.latency.median_s / variant.predicted_latency_s
 
     def predicted(self, variant: Figures) -> bool:
         """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""
         return variant.runtime == self.conditions.runtime
-
-
-def drift_since(profile: Profile, outcome: Outcome) -> float:
-    """How many times slower the float model was when the outcome was timed than when it was profiled, in the place of
-    the profile; 1 if it was not timed there."""
-    place, base = outcome.conditions.runtime, outcome.float32
-    timed = [point.measured_s for point in outcome.points if (point.name, point.runtime) == (FLOAT_RUN, place)]
-    if not timed and base.runtime == place:
-        timed = [base.latency.median_s]
-    before = next((run.wall.median_s for run in profile.runs if run.name == FLOAT_RUN), None)
-    return timed[0] / before if before and timed and timed[0] is not None else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from math import isfinite, isinf
 
 from taglio import weights
 from taglio.flow.ending import Ended
-from taglio.flow.outcome import Figures, Outcome, drift_since
+from taglio.flow.outcome import Figures, Outcome
 from taglio.lab.build import Built
 from taglio.lab.work import Work
 from taglio.memory import peak_bytes
@@ -23,13 +23,13 @@ _NO_PLACES = Places(())
 
 
 def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outcome:
-    """The outcome without what a search adds to it (notes, schemes, forms, curve, seconds by stage). `places` are the
+    """The outcome without what a search adds to it (notes, schemes, forms, seconds by stage). `places` are the
     float model's results in every place."""
     work, decision = ended.work, ended.decision
     plan, answered, int8 = decision.plan, decision.answers, decision.ledger.int8
     assert plan.limits.max_error is not None, "a plan of an outcome keeps a limit"
-    int8_size = weights.size_bytes(work.builder(plan.scheme).build(int8.assignment))
-    outcome = Outcome(
+    int8_size, drift = weights.size_bytes(work.builder(plan.scheme).build(int8.assignment)), _drift(decision)
+    return Outcome(
         model=work.model.name,
         model_sha256=work.model.sha256,
         conditions=decision.profile.conditions,
@@ -42,10 +42,10 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         candidates=len(work.graph.candidates()),
         calibration_samples=len(work.data.calibration.samples),
         held_out_samples=len(work.data.all_held_out.samples),
-        float32=_float(work, decision),
-        int8=_figures(INT8_RUN, int8, int8_size),
-        plan=_figures("plan", decision.winner, built.size_bytes),
-        points=points(decision.ledger, places),
+        float32=_float(work, decision, drift),
+        int8=_figures(INT8_RUN, int8, int8_size, drift),
+        plan=_figures("plan", decision.winner, built.size_bytes, drift),
+        points=points(decision.ledger, places, drift),
         stage_seconds={},
         peak_memory_bytes=peak_bytes(),
         plan_sha256=plan.fingerprint(),
@@ -58,12 +58,20 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         input_errors=answered.by_input,
         rate=ended.rate,
     )
-    return replace(outcome, drift=drift_since(decision.profile, outcome))
 
 
-def points(ledger: Ledger, places: Places) -> tuple[Point, ...]:
+def _drift(decision: Decision) -> float:
+    """How many times slower the float model was in the races than in the profile, in the profile's place; 1 if it was
+    not raced there."""
+    profile = decision.profile
+    raced = decision.ledger.entries.get((FLOAT_RUN, profile.conditions.runtime))
+    before = next(run.wall.median_s for run in profile.runs if run.name == FLOAT_RUN)
+    return 1.0 if raced is None or raced.wall is None else raced.measured_s / before
+
+
+def points(ledger: Ledger, places: Places, drift: float = 1.0) -> tuple[Point, ...]:
     """Every plan that was tried, those that were timed first, the fastest first; and the float model of every place
-    that has none."""
+    that has none. Predictions are those of a machine that is slower by the factor `drift`."""
     entries = [*ledger.entries.values()]
     raced = {(entry.forms, entry.runtime) for entry in ledger.raced}
     listed = [entry for entry in entries if entry.wall is not None or (entry.forms, entry.runtime) not in raced]
@@ -73,7 +81,7 @@ def points(ledger: Ledger, places: Places) -> tuple[Point, ...]:
     entered = {entry.runtime for entry in entries}
     out = [place for place in places.rows if place.variant.runtime not in entered]
     return (
-        *(_point(entry, is_predicted=entry.runtime in planned) for entry in listed),
+        *(_point(entry, drift * entry.predicted_s if entry.runtime in planned else None) for entry in listed),
         *(_place(place, places.times.get(place.variant.runtime)) for place in out),
     )
 
@@ -83,7 +91,7 @@ def _place(place: Measurement, latency: WallTime | None) -> Point:
     return Point(FLOAT_RUN, runtime, {}, None, latency, place.error, judged=False, holds=False, reason=reason)
 
 
-def _point(entry: Entry, *, is_predicted: bool) -> Point:
+def _point(entry: Entry, predicted_s: float | None) -> Point:
     searched = entry.loss if entry.plan.limits.also and entry.loss is not None else entry.error
     error = searched if entry.answers is None else entry.answers.error
     finite = error if isfinite(error) else None
@@ -91,7 +99,7 @@ def _point(entry: Entry, *, is_predicted: bool) -> Point:
         name=entry.name,
         runtime=entry.runtime,
         forms={block: form.name for block, form in entry.assignment.items()},
-        predicted_s=entry.predicted_s if is_predicted else None,
+        predicted_s=predicted_s,
         latency=entry.wall,
         error=finite,
         judged=entry.answers is not None,
@@ -100,17 +108,17 @@ def _point(entry: Entry, *, is_predicted: bool) -> Point:
     )
 
 
-def _float(work: Work, decision: Decision) -> Figures:
+def _float(work: Work, decision: Decision, drift: float) -> Figures:
     """The float model that results are compared with: the source, if another model is planned instead."""
     size_bytes, source = weights.size_bytes((work.replaced or work.model).proto), decision.source
     if source is None:
-        return _figures(FLOAT_RUN, decision.ledger.float32, size_bytes)
+        return _figures(FLOAT_RUN, decision.ledger.float32, size_bytes, drift)
     wall, answered = source.wall, source.answers
     figures = Figures(FLOAT_RUN, wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
     return replace(figures, others=answered.others, runtime=NAME)
 
 
-def _figures(label: str, entry: Entry, size_bytes: int) -> Figures:
+def _figures(label: str, entry: Entry, size_bytes: int, drift: float) -> Figures:
     answered, wall = entry.answers, entry.wall
     assert answered is not None, "what is compared was run on all inputs"
     assert wall is not None, "what is compared was timed"
@@ -118,7 +126,7 @@ def _figures(label: str, entry: Entry, size_bytes: int) -> Figures:
     return Figures(
         name=label,
         latency=wall,
-        predicted_latency_s=entry.predicted_s,
+        predicted_latency_s=drift * entry.predicted_s,
         error=answered.error,
         predicted_error=entry.plan.predicted_error.value,
         size_bytes=size_bytes,

@@ -22,6 +22,7 @@ from taglio.flow.workspace import PLAN, PROFILE, keep_plan, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.result import GAP, Plan
 from taglio.profile.result import Profile
+from taglio.profile.waking import with_waking
 from taglio.progress import Progress
 from taglio.transaction import changing
 
@@ -72,7 +73,7 @@ def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:
         file, _ = source(cluster, device)
         if file != f"{PROFILE}.json" and (folder / file).exists():
             profiles[file] = artifact.load(folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
-    return candidate(work, measured, error, profiles=profiles, name=folder.name, **limits)
+    return candidate(work, with_waking(measured), error, profiles=profiles, name=folder.name, **limits)
 
 
 def _opened_all(

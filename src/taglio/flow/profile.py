@@ -10,6 +10,7 @@ from taglio.lab.work import Work, require_own
 from taglio.profile.effort import MIXES
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
+from taglio.profile.waking import with_waking
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -41,7 +42,7 @@ def profile_model(
     require_own(work)
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     screened = screen(work.telling(progress).at(effort), wanted, RELATIVE.bound("max_error", bound), RELATIVE)
-    return next(iter(profiles(screened.work, [screened.home], screened.scheme).values()))
+    return with_waking(next(iter(profiles(screened.work, [screened.home], screened.scheme).values())))
 
 
 def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MIXES) -> dict[str, Profile]:

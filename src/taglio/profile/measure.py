@@ -23,7 +23,6 @@ from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.stopwatch import Stopwatch, Timed
-from taglio.profile.waking import waking_seconds
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit, form_of, precisions
@@ -74,7 +73,6 @@ def profile(
         raise MeasurementFailed(reasons[0])
     runs = {name: (assignments[name], timing) for name, timing in timings.timed.items()}
     conditions = _conditions(builder.model, stopwatch, runs)
-    conditions = replace(conditions, waking_s=waking_seconds(stopwatch.options.threads))
     return _calibrated(builder.model, graph, scheme, conditions, _runs(builder.model, graph, runs, mixes.keys()))
 
 

@@ -99,7 +99,8 @@ class Conditions:
     """How the times were taken.
 
     `others` is the share of the processors that other programs used. `waking_s` is how much longer a run takes after
-    the device has waited. `shapes` are the input shapes whose mean the times are; empty if the model fixes them.
+    the device has waited; 0 if that was not measured (waking.py). `shapes` are the input shapes whose mean the times
+    are; empty if the model fixes them.
     """
 
     machine: Machine

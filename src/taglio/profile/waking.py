@@ -1,6 +1,7 @@
 """Measure how much longer a component takes after its device has waited. Runs no user model."""
 
 import time
+from dataclasses import replace
 from itertools import repeat
 from statistics import median
 
@@ -8,11 +9,21 @@ import numpy as np
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+from taglio.profile.result import Profile
 from taglio.profile.rounds import Feed, run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import Session
 
 _WAITS = 25
+
+
+def with_waking(profile: Profile) -> Profile:
+    """A profile of this device with what waiting costs here, which only plans for several devices need; as it is if
+    that is known."""
+    conditions = profile.conditions
+    if conditions.waking_s > 0.0:
+        return profile
+    return replace(profile, conditions=replace(conditions, waking_s=waking_seconds(conditions.threads)))
 
 
 def waking_seconds(threads: int) -> float:

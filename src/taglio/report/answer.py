@@ -9,12 +9,9 @@ from taglio.flow.outcome import Figures, Outcome
 from taglio.notes import Kind
 from taglio.report.parts import Cell, Part, Table
 from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals, shown, size
-from taglio.search.curve import Level
 from taglio.search.front import Point
 
 FLOAT = "float32"
-# No limit tells a smaller relative L2 error from rounding in float32.
-_ROUNDING = 1e-5
 _TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with CUDA", "openvino": "OpenVINO"}
 
 
@@ -129,25 +126,6 @@ def float_stays(outcome: Outcome) -> bool:
     return same and outcome.float32.error <= outcome.max_error  # else see search/instead.py
 
 
-def larger_limit(outcome: Outcome) -> tuple[str, float]:
-    """The speed-ups that larger limits are predicted to give, in words, and the smallest of those limits; "" and 0 if
-    they give none. Each is 1 % above that of the plan, of smaller limits, and of all int8 if its limit allows that."""
-    int8 = outcome.int8
-    if int8.int8_blocks and int8.holds(outcome.max_error):  # the limit already allows every int8 plan
-        return "", 0.0
-    reached = 1.0 if float_stays(outcome) else measured_ratio(outcome, outcome.plan)
-    levels: list[Level] = []
-    for level in outcome.curve:
-        allows_int8 = int8.int8_blocks and int8.holds(level.max_error)
-        if level.speed_up >= 1.01 * max(reached, measured_ratio(outcome, int8) if allows_int8 else 0.0):
-            levels.append(level)
-            reached = level.speed_up
-    if not levels:
-        return "", 0.0
-    listed = ", ".join(f"{about(level.speed_up)} at {shown(outcome.metric, level.max_error)}" for level in levels)
-    return f"a larger limit is predicted to give {listed}, not confirmed", levels[0].max_error
-
-
 def front(outcome: Outcome, folder: str) -> list[Part]:
     """The plans that other limits would bring, with the option of `taglio build` that takes each one."""
     rows: list[list[object]] = [
@@ -176,7 +154,8 @@ def about_speedup(outcome: Outcome, point: Point) -> float:
 def limit_option(metric: Metric, loss: float) -> str:
     """The option that allows 5 % more than `loss`, in two digits: the error differs on the inputs of the race."""
     argument = metric.argument
-    lenient = max(1.05 * loss, _ROUNDING if metric.name == RELATIVE_L2 else 0.0)
+    # No limit tells a smaller relative L2 error from rounding in float32.
+    lenient = max(1.05 * loss, 1e-5 if metric.name == RELATIVE_L2 else 0.0)
     value = lenient if argument == "max_drop" else metric.value(lenient)
     flag = f"--{argument.replace('_', '-')}"
     if not isfinite(value):

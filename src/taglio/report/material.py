@@ -70,10 +70,6 @@ class Material:
         """The profile's whole-model run called `name`."""
         return next((run for run in self.profile.runs if run.name == name), None)
 
-    def drift(self) -> float:
-        """How many times slower the float model was when the outcome was timed than when it was profiled."""
-        return 1.0 if self.outcome is None else self.outcome.drift
-
     def lacks(self, name: str) -> list[Part]:
         """The text in place of a missing part: why it is missing, and the command that makes it."""
         missing = self.absent[name]

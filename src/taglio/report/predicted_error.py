@@ -8,7 +8,7 @@ from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.flow.outcome import STEADY, Outcome
+from taglio.flow.outcome import Outcome
 from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
 from taglio.report.material import Material
@@ -62,14 +62,8 @@ def trade_off(material: Material) -> list[Part]:
     outcome = material.outcome
     if outcome is None:
         return material.lacks(workspace.OUTCOME)
-    plan, drift = _chosen(outcome), material.drift()
     points = [point for point in outcome.points if point.predicted_s is not None and point.error is not None]
-    corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
-    caption = (
-        "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency"
-        f"{corrected}. Hollow: beyond the limit."
-    )
-    chart = _scatter(outcome, points, plan, drift, caption)
+    chart = _scatter(outcome, points)
     within_limit = sum(point.holds for point in points)
     lede = (
         f"{plural(len(points), 'plan')} tried, {within_limit} within the {outcome.metric.title} "
@@ -99,41 +93,44 @@ def _tried(outcome: Outcome) -> list[Part]:
                 point.runtime,
                 ms(point.predicted_s, decimals),
                 ms(point.measured_s, decimals),
-                _ratio(point, outcome.drift),
+                _ratio(point),
                 loss if point.error is not None else MISSING,
                 point.int8_blocks,
                 point.reason or ("" if point.holds else "exceeds the limit"),
             ]
         )
-    drift = ", corrected for drift" if abs(outcome.drift - 1.0) > STEADY else ""
-    caption = f"Plans tried; the ratio is predicted ÷ measured{drift}"
+    caption = "Plans tried; the ratio is predicted ÷ measured"
     head = ["plan", "runtime", "predicted", "measured", "ratio", metric.title, "int8 blocks", ""]
     left_out = NamedValues([(", ".join(names), reason) for reason, names in places_by_reason.items()])
     table = Table(head, rows, caption, "dense", frozenset({1, 7}))
     return [table, *([left_out] if places_by_reason else [])]
 
 
-def _ratio(point: Point, drift: float) -> str:
-    """Predicted over measured latency, corrected for the machine's drift."""
+def _ratio(point: Point) -> str:
+    """Predicted over measured latency."""
     if not point.measured_s or point.predicted_s is None:
         return MISSING
-    return f"{point.predicted_s * drift / point.measured_s:.3f}"
+    return f"{point.predicted_s / point.measured_s:.3f}"
 
 
-def _scatter(outcome: Outcome, points: Sequence[Point], plan: Point | None, drift: float, caption: str) -> Chart:
-    metric, scale = outcome.metric, outcome.metric.axis[1]
+def _scatter(outcome: Outcome, points: Sequence[Point]) -> Chart:
+    metric, scale, plan = outcome.metric, outcome.metric.axis[1], _chosen(outcome)
     marks = []
     for point in points:
         symbol, look, name = PURE.get(point.name, ("circle", "tried", ""))
         if point is plan:
             look, name = "plan", "chosen plan"
-        measured_ms = point.measured_s / drift * 1e3 if point.measured_s and drift else None
+        measured_ms = point.measured_s * 1e3 if point.measured_s else None
         text, predicted_ms = _describe(metric, point), (point.predicted_s or 0.0) * 1e3
         error = (point.error or 0.0) * scale
         faint, ring = not point.holds, point is plan
         marks.append(Mark(predicted_ms, error, look, text, name, symbol, hollow=faint, ring=ring, to=measured_ms))
     limit_line = (outcome.max_error * scale, allowed(metric, outcome.max_error))
     axis = _error_axis(outcome)
+    caption = (
+        "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency. Hollow: "
+        "beyond the limit."
+    )
     return Chart("error and latency of all plans", Axis("latency, ms"), axis, marks, caption, limit=limit_line)
 
 

@@ -5,7 +5,6 @@ from statistics import median
 
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.flow.outcome import STEADY
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment, form_of
@@ -36,11 +35,11 @@ def where_it_goes(material: Material) -> list[Part]:
 
 def predicted_and_measured(material: Material) -> list[Part]:
     """Whole-model runs: predicted by a fit without them, against measured."""
-    profile, outcome, drift = material.profile, material.outcome, material.drift()
+    profile, outcome = material.profile, material.outcome
     unseen = _unseen(profile)
     timed = outcome.points if outcome is not None else ()
     finals = [
-        (point.name, point.predicted_s, point.measured_s / drift)
+        (point.name, point.predicted_s, point.measured_s)
         for point in timed
         if point.measured_s and point.predicted_s is not None
     ]
@@ -65,13 +64,13 @@ def predicted_and_measured(material: Material) -> list[Part]:
         square=True,
         bounds=[bound(axis, lambda x: x / (1.0 + width)), bound(axis, lambda x: x * (1.0 + width))] if banded else [],
     )
-    return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], _numbers(unseen)])]
+    return [Text(_time_lede(unseen, finals)), Columns([[chart], _numbers(unseen)])]
 
 
 def unseen_runs(profile: Profile) -> list[Part]:
     """Whole-model runs: predicted by a fit without them, and measured."""
     unseen = _unseen(profile)
-    return [*_numbers(unseen), Text(_time_lede(unseen, [], 1.0))]
+    return [*_numbers(unseen), Text(_time_lede(unseen, []))]
 
 
 def _unseen(profile: Profile) -> list[_Run]:
@@ -100,7 +99,7 @@ def _numbers(runs: Sequence[_Run]) -> list[Part]:
     return [Table(head, rows, "Cross-validated runs", "dense")] if rows else []
 
 
-def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> str:
+def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run]) -> str:
     text = []
     errors = [abs(predicted / measured - 1.0) for _, predicted, measured in unseen if measured]
     if errors:
@@ -109,8 +108,6 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> 
     misses = [abs(predicted / measured - 1.0) for _, predicted, measured in finals if measured]
     if misses:
         text.append(f"The {len(misses)} finalists, timed at the end: median error {percent(median(misses))}.")
-    if finals and abs(drift - 1.0) > STEADY:
-        text.append(f"The chart shows their times corrected for the machine's drift since profiling (× {drift:.3f}).")
     return " ".join(text) or "The profile has no cross-validated runs."
 
 

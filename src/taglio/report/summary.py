@@ -70,7 +70,7 @@ def side_by_side(material: Material) -> list[Part]:
     if not metric.worst_input:
         figures[f"{metric.title}, worst input"] = [shown(metric, variant.worst_input) for variant in variants.values()]
     rows = [[title, *cells] for title, cells in figures.items() if any(cell != MISSING for cell in cells)]
-    return [Table(["", *variants], rows, look="compare"), *_newer_plan(material)]
+    return [Table(["", *variants], rows, look="compare")]
 
 
 def parts(material: Material) -> list[Part]:
@@ -133,11 +133,3 @@ def _status(outcome: Outcome) -> str:
         though = f", though the tables predicted it {by} slower than the solver's own plan" if gap > 1e-6 else ""
         return f"of the plans that were timed, none within the limit is clearly faster{though}"
     return f"solver status {status!r}, at most {by} slower than the optimum"
-
-
-def _newer_plan(material: Material) -> list[Part]:
-    """A note if the plan is newer than the timings."""
-    plan, outcome = material.plan, material.outcome
-    if plan is None or outcome is None or plan.predicted_latency_s.value == outcome.plan.predicted_latency_s:
-        return []
-    return [Text("plan.json is newer than these timings: the sections below show the newer plan.", "small")]

@@ -34,7 +34,7 @@ from taglio.ways.result import Figure, Rate
 
 def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """The JSON object of `taglio optimize --json`."""
-    plan, metric, ratio = outcome.plan, outcome.metric, outcome.ratio(outcome.plan)
+    plan, metric = outcome.plan, outcome.metric
     return {
         "float32": _variant(outcome, outcome.float32, metric),
         "int8": _variant(outcome, outcome.int8, metric),
@@ -47,16 +47,15 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
             **_variant(outcome, plan, metric),
             **_fields(plan, "predicted_latency_s", "predicted_error", "runtime", "int8_blocks", "bfloat16_blocks"),
             **_fields(outcome, "max_error", "status", "gap", "blocks"),
-            "ratio": ratio,
-            "steady_ratio": None if ratio is None else ratio * outcome.drift,
+            "ratio": outcome.ratio(plan),
             "predicted_ratio_to_float": outcome.predicted_ratio(plan),
         },
         **_speedup(outcome),
         "rate": None if outcome.rate is None else _rate(outcome.rate),
-        **_fields(outcome, "doubt", "drift", "scheme", "schemes", "forms", "curve", "stage_seconds"),
+        **_fields(outcome, "doubt", "scheme", "schemes", "forms", "stage_seconds"),
         "places": [_point(point) for point in outcome.places],
         "front": [_on_front(outcome, point) for point in outcome.front],
-        **_notes(outcome.noted()),
+        **_notes(outcome.notes),
         **_fields(outcome, "search_samples", "interrupted"),
         "unseen": None if outcome.unseen is None else msgspec.to_builtins(outcome.unseen),
         "peak_memory_bytes": outcome.peak_memory_bytes,

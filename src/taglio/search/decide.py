@@ -76,12 +76,6 @@ class Decision:
             return None
         return replace(self, ledger=self.ledger.having(accepted), candidates=candidates).of(work, accepted)
 
-    def ahead(self) -> float:
-        """The speed-up of the float model in the profile's place over the float model that results are compared
-        with."""
-        there = self.ledger.entries.get((FLOAT_RUN, self.profile.conditions.runtime))
-        return 1.0 if there is None or there.wall is None else self.ledger.float32.measured_s / there.measured_s
-
     def doubt(self) -> str | None:
         """A warning if the machine was busy while the profile or the finalists were timed."""
         return doubt(max(self.ledger.others, self.profile.conditions.others))

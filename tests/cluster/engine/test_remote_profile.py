@@ -45,6 +45,7 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
         seen.update(model=model, limit_bytes=stopwatch.limit_bytes)
 
     monkeypatch.setattr(remote_profile, "profile", measured)
+    monkeypatch.setattr(remote_profile, "with_waking", lambda made: made)
     monkeypatch.setattr(remote_profile, "QdqBuilder", lambda model, *_: model)
     send(profiler, {sha256: tmp_path / name for name, sha256 in job.files.items()})
     profiler.profile(replace(pickle.loads(pickle.dumps(job)), memory_bytes=10**9))

@@ -32,6 +32,7 @@ from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_
 from taglio.profile.result import Profile
 from taglio.profile.rounds import run_once
 from taglio.profile.stopwatch import Stopwatch
+from taglio.profile.waking import with_waking
 from taglio.progress import Progress
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -83,7 +84,7 @@ class Profiler(Resident):
         del session
         if options.runtime == AUTO:
             stopwatch = replace(stopwatch, options=replace(options, runtime=fastest(builder, job, stopwatch, effort)))
-        return profile(builder, job.graph, job.scheme, stopwatch, effort, seed=job.seed)
+        return with_waking(profile(builder, job.graph, job.scheme, stopwatch, effort, seed=job.seed))
 
     def _model(self, job: Job) -> Model:
         """The model of a job; its weights stay in files if they came so."""
