@@ -17,6 +17,7 @@ from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
 from taglio.student import t_quantile
 
+_FOLDS = 6
 # The share of new subsets whose error stays below the upper end.
 _CONFIDENCE = 0.9
 _TINY = 1e-9
@@ -114,16 +115,16 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
         return Fitted({}, np.zeros(subsets))
     everything = finite(everything)
     largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
-    singles, folds = len(measured.singles), 6
+    singles = len(measured.singles)
     rows = np.array([measured.columns.row(assignment) for assignment in (*measured.singles, *measured.subsets)])
-    fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % folds])
+    fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % _FOLDS])
     terms: dict[int, Terms] = {}
     guesses = np.zeros(subsets)
     for output in _worst(everything / largest):
         start = _start(measured, int(output))
         errors = everything[:, output]
         terms[int(output)] = fit_terms(rows, errors, start)
-        for held_out in range(folds if unseen else 0):
+        for held_out in range(_FOLDS if unseen else 0):
             seen, out = fold != held_out, fold == held_out
             if out.any():
                 guess = fit_terms(rows[seen], errors[seen], start).predict(rows[out])

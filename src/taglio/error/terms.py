@@ -19,8 +19,9 @@ from taglio.model.graph import Graph
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, Precision
 
-# The share of a block's squared error in int8 that is its own; the rest is caused by quantising what it reads.
-_OWN_SHARE = 0.7
+# The share of a block's squared error in int8 that is its own; the rest is caused by quantising what it reads. And that
+# of a form that was not measured, such as int8-anchor.
+_OWN_SHARE, _ANCHOR_SHARE = 0.7, 0.5
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ def starting_noises(
     columns: Design, precisions: Sequence[Precision], alone: Mapping[tuple[str, str], float]
 ) -> np.ndarray:
     """Starting noise of every column, [columns], from the errors of blocks `alone`, by (block, precision). A form that
-    was not measured alone, such as int8-anchor, starts from half of the block's whole int8 form."""
+    was not measured alone starts from the block's whole int8 form."""
     whole = next(precision.name for precision in precisions if precision.form == "whole")
     forms = {precision.name: precision for precision in precisions}
     start = np.zeros(len(columns.own) + len(columns.edge))
     for column, (block, name) in enumerate(columns.own):
         key = (block, name) if (block, name) in alone else (block, whole)
-        share = 1.0 if key == (block, name) else 0.5
+        share = 1.0 if key == (block, name) else _ANCHOR_SHARE
         reads_int8 = forms[name].scheme is not None and block in columns.reading
         start[column] = share * alone[key] ** 2 * (_OWN_SHARE if reads_int8 else 1.0)
     for index, (_, reader) in enumerate(columns.edge):

@@ -40,8 +40,8 @@ from taglio.search.ledger import PLAIN, Entry, Key, Ledger
 from taglio.search.limits import UserLimit
 from taglio.search.search import keeps_pins, search, solve_s
 
-# The share of a solve's usual time: a user waits for half a minute in all.
-_SOLVING = 0.3
+# Plans that are solved and measured, and the share of a solve's usual time: a user waits for half a minute in all.
+_SOLVED, _SOLVING = 3, 0.3
 
 
 def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progress | None = None) -> Result:
@@ -193,7 +193,7 @@ class _KnownPlans:
         if plan.status == "infeasible" or plan.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
             return []
         meter, _ = meters(work, self._tables.profile, limits, error.samples)
-        solved = search(self._tables, within, meter, rounds=3, effort=_SOLVING, progress=work.progress)
+        solved = search(self._tables, within, meter, rounds=_SOLVED, effort=_SOLVING, progress=work.progress)
         as_built, tried = AsBuilt(limits, base), {entry.forms for entry in there}
         return [as_built.deployed(entry) for entry in solved if entry.holds and entry.forms not in tried]
 

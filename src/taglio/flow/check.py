@@ -54,6 +54,9 @@ from taglio.ways.choose import Bursts
 from taglio.ways.confirm import Sized, figure, opening
 from taglio.ways.result import Figure
 
+# Bursts of each model in an opening that measures the capacity.
+_ROUNDS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class _Record:
@@ -276,7 +279,7 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
             while len(ratios) < patience.fewest or (len(ratios) < patience.openings and time.monotonic() < end_s):
                 if progress is not None:
                     progress("confirm", len(ratios), patience.openings)
-                ratios.append(opening(bench, models, burst_s, rounds=3).ratio((1, ways[1]), (0, ways[0])))
+                ratios.append(opening(bench, models, burst_s, _ROUNDS).ratio((1, ways[1]), (0, ways[0])))
     return figure(ratios)
 
 

@@ -53,7 +53,7 @@ class Clock:
 
     def rate_patience(self, usual: Patience) -> RatePatience:
         """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
-        share = usual.seconds / race.USUAL.seconds * min(1.0, max(0.1, self._effort))
+        share = usual.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
         effort, whole = Bursts(), RatePatience()
         return replace(whole, effort=replace(effort, seconds=share * effort.seconds), seconds=share * whole.seconds)
 

@@ -21,6 +21,11 @@ from taglio.plan.result import Plan
 from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
 
+# What simplifying must gain to be told; a few openings may show less where there is nothing.
+_SIMPLIFIED = 1.1
+# An opening runs the model on as many inputs as take this long.
+_INPUTS_S, _MOST_INPUTS = 1.0, 8
+
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
@@ -100,7 +105,7 @@ class _Deliveries:
         usual = patience or USUAL
         quick = replace(usual, choosing=1 if self._work.setup.run_s > usual.slow_run_s else usual.choosing)
         (found,) = compared(self._race, self._base, [self._folder(plan)], quick)
-        if found.ratio < 1.1:  # a few openings may show less where there is nothing
+        if found.ratio < _SIMPLIFIED:
             return ()
         speedup = self.confirm(plan, patience)
         if not speedup.replaces_float:
@@ -126,9 +131,9 @@ def write_plan(work: Work, plan: Plan, folder: Path, components: Path) -> Manife
 
 
 def raced_inputs(work: Work) -> Sequence[Sample]:
-    """The held-out inputs that openings run, as many as take a second; their shapes are as frequent as among all."""
+    """The held-out inputs that openings run; their shapes are as frequent as among all."""
     samples = work.data.held_out.samples
-    return chosen(samples, spread(samples, work.within(1.0).runs(8)))
+    return chosen(samples, spread(samples, work.within(_INPUTS_S).runs(_MOST_INPUTS)))
 
 
 def _is_source(work: Work, plan: Plan) -> bool:

@@ -24,6 +24,9 @@ from taglio.profile.result import Profile
 from taglio.run.in_process import Executor
 from taglio.runtimes.difference import difference
 
+# Inputs that are delivered with the outputs to expect.
+_DELIVERED = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
@@ -63,7 +66,7 @@ def _deployed(folder: Path, manifest: Manifest, inputs: Sequence[Sample], delive
     try:
         executor = Executor(components, manifest, options)
         answered = [_answered(executor, manifest, sample) for sample in inputs]
-        samples = answered[:2] if delivery.with_samples else ()
+        samples = answered[:_DELIVERED] if delivery.with_samples else ()
         way = delivery.setup.way if len(manifest.pieces) == 1 else None  # components on devices run alone
         described = write(deploy, components, manifest, options, samples, way)
     except BadOption as error:

@@ -44,9 +44,19 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
 
+# The error of few numbers is erratic: inputs are added until this many numbers are compared.
+_NUMBERS = 2000
 _LEAST_INPUTS, _MOST_INPUTS = 8, 64
+# An input or two say little, so this many are studied if the fewest subsets then take no more than this share of the
+# time for blocks alone.
+_FEW_INPUTS, _FEW_SHARE = 4, 0.25
+# As many inputs are studied as all evaluations in this share of the time for blocks alone allow: the error on a few
+# inputs may be several times smaller than on others.
+_CHEAP_SHARE = 0.1
 # Seconds for running a few inputs where errors are not studied.
 _FEW_INPUTS_S = 8.0
+# An evaluation takes as long as the fastest of a few, of which the first is slower, or the first if two take longer.
+_READS, _READS_S = 4, 8.0
 
 
 def error_model(
@@ -152,7 +162,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -
     steps of one input, while time allows; all of them where that takes hardly any time."""
     meter = ErrorMeter(switchable, work.typical[:1], work.parts)
     seconds = [meter.evaluation_s]
-    for _ in range(work.within(8.0).runs(4) - 1):  # the fastest of a few counts, of which the first is slower
+    for _ in range(work.within(_READS_S).runs(_READS) - 1):
         start = time.perf_counter()
         meter.read({})
         seconds.append(time.perf_counter() - start)
@@ -160,13 +170,10 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -
     alone = sum(switch.precision != BFLOAT16 for switch in switchable.switches)
     shortest = max(1, min((as_array(output).size for output in meter.references[0]), default=1))
     metric = work.metric
-    # The error of few numbers is erratic: inputs are added until 2,000 are compared.
-    wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, 2000 // shortest if metric.smooth else _MOST_INPUTS))
-    # An input or two say little: four are studied if the fewest subsets then take a quarter of the time for blocks.
-    few = min(4, int(0.25 * budget.alone_s / (once * budget.minimum_subsets)))
+    wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest if metric.smooth else _MOST_INPUTS))
+    few = min(_FEW_INPUTS, int(_FEW_SHARE * budget.alone_s / (once * budget.minimum_subsets)))
     affordable = max(few, int(budget.seconds / (once * (alone + budget.minimum_subsets))))
-    # The error on a few inputs may be several times smaller than on others.
-    cheap = int(0.1 * budget.alone_s / (once * (alone + budget.maximum_subsets)))
+    cheap = int(_CHEAP_SHARE * budget.alone_s / (once * (alone + budget.maximum_subsets)))
     return min(len(work.data.held_out.samples), max(fewest_samples(metric), min(wanted, affordable), cheap))
 
 

@@ -21,8 +21,8 @@ from taglio.model.rows import why_rows_mix
 from taglio.runtimes.way import Way
 
 Feed = Mapping[str, np.ndarray]
-# Samples that batches are made of; all have one shape.
-_TRIED = 4
+# Samples that batches are made of, and samples to choose them from: all have one shape.
+_TRIED, _READ = 4, 16
 # The most rows of a batch if the way of running does not say.
 ROWS = 8
 
@@ -86,7 +86,7 @@ def _read(setup: Setup, inputs: Sequence[InputSpec]) -> Sequence[Feed]:
     try:
         preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
         near = files_beside(Path(setup.model)) if setup.model else Beside()
-        samples = load(Path(setup.data), inputs, preprocess, limit=4 * _TRIED, near=near).samples
+        samples = load(Path(setup.data), inputs, preprocess, limit=_READ, near=near).samples
     except (TaglioError, OSError):
         return ()
     return chosen(samples, typical(samples))

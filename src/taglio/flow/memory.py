@@ -20,6 +20,8 @@ from taglio.weights import listed_bytes, weight_bytes
 
 # Sessions timed side by side if memory allows: those of a profile.
 _SESSIONS = MIXES + 3
+# What the runtimes, the solver and the tables of later stages take.
+_LIBRARIES_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,7 @@ def least_bytes(model: Model, graph: Graph) -> int:
     """The memory that a run can work with."""
     wanted = 4 * _sum_bytes(graph, graph.outputs) + _sum_bytes(graph, graph.inputs)
     weights = (1.5 if model.store else 4.0) * _weight_bytes(model)
-    libraries = 200_000_000  # with the solver and the tables of later stages
-    return int(used_bytes() + libraries + 4 * activation_bytes(graph) + weights + wanted)
+    return int(used_bytes() + _LIBRARIES_BYTES + 4 * activation_bytes(graph) + weights + wanted)
 
 
 def _weight_bytes(model: Model) -> int:

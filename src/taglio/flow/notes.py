@@ -20,6 +20,9 @@ from taglio.search.ledger import INT8_RUN
 from taglio.search.places import Places
 from taglio.search.screen import Screened
 
+# A model of which only so many sessions may be opened in a stage is large; another is slow.
+_FEW = 10
+
 
 def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
     """Notes on the plan that was decided on, as it was built."""
@@ -67,7 +70,7 @@ def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
     left = ["schemes"] if work.graph.candidates() else []
     left += ["forms without calibration"] if able else []
     large = f"{len(work.model.proto.graph.node):,} operators take long to open"
-    why = f"a run takes {work.setup.run_s:.2g} s" if work.within(0.0).sessions > 10 else large
+    why = f"a run takes {work.setup.run_s:.2g} s" if work.within(0.0).sessions > _FEW else large
     line = f"{why}: {' and '.join(left)} were not compared"
     return (Note(Kind.NOT_COMPARED, f"{line}; a higher effort compares them"),) if left else ()
 

@@ -57,6 +57,13 @@ from taglio.runtimes.places import AUTO
 from taglio.search.instead import with_instead
 
 _LOG = logging.getLogger(__name__)
+# A run that needs less memory than this prints no line about memory.
+_WORTH_SAYING_BYTES = 2_000_000_000
+# Samples, of different shapes if possible, on which the simplified model must answer as the original.
+_COMPARED = 4
+# Of a slow model, as many samples are used as it answers in this time, but not fewer than _FEWEST, nor than one of each
+# of _SHAPES shapes.
+_SAMPLES_S, _FEWEST, _SHAPES = 30.0, 3, 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +161,7 @@ class Model(Work):
         opened = open_work(setup, source, InMemory(data, calibration, labels))
         assert opened.memory_bytes is not None, "open_work sets it"
         needs = memory_needs(opened.model, opened.graph, opened.data)
-        if memory_limit is not None or needs.like > min(opened.memory_bytes, 2_000_000_000):
+        if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
             _LOG.info(needs.summary(opened.memory_bytes))
         super().__init__(**{member.name: getattr(opened, member.name) for member in fields(opened)})
 
@@ -186,7 +193,7 @@ def open_work(setup: Setup, source: Any = None, values: InMemory = _NO_VALUES) -
 
     def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
         read.append(_read(setup, inputs, values, SAMPLES * memory_bytes, stepped))
-        return [*_contradicting(inputs, read[0]), *covering(read[0].held_out.samples)[:4]]
+        return [*_contradicting(inputs, read[0]), *covering(read[0].held_out.samples)[:_COMPARED]]
 
     converted: Converted | None = None
     if setup.model and foreign(Path(setup.model)):
@@ -244,12 +251,11 @@ def _contradicting(inputs: Sequence[InputSpec], data: Split) -> list[Sample]:
 
 
 def _shortened(data: Split, setup: Setup) -> Split:
-    """The samples to use of a slow model's, as many as it answers in 30 s, one of each shape first, with a note; all of
-    a faster one's."""
-    fewest = max(3, fewest_samples(parse_metric(setup.metric)))
+    """The samples to use of a slow model's, one of each shape first, with a note; all of a faster one's."""
+    fewest = max(_FEWEST, fewest_samples(parse_metric(setup.metric)))
     calibration, held_out = data.calibration, data.held_out
     counts = [
-        Effort(30.0, setup.run_s).runs(len(each), max(fewest, min(8, len(one_of_each(each)))))
+        Effort(_SAMPLES_S, setup.run_s).runs(len(each), max(fewest, min(_SHAPES, len(one_of_each(each)))))
         for each in (calibration.samples, held_out.samples)
     ]
     if counts == [len(calibration.samples), len(held_out.samples)]:

@@ -40,6 +40,11 @@ from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, u
 from taglio.search.places import studied
 from taglio.search.screen import Screened, screen
 
+# A race after Ctrl-C takes at most this.
+_INTERRUPTED_S = 5.0
+# Seconds for the fastest plan without a limit on its error.
+_BOUND_S = 2.0
+
 
 def optimize(
     model: Any,
@@ -111,7 +116,7 @@ def optimize(
                 raise
             result = best
         search.watched.end_s = inf
-        patience = clock.patience(5.0 if interrupted else inf)
+        patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
         if way.rate is not None:
             ended = rated(result.work, result.decision, limits, way.rate, clock.rate_patience(patience))
         else:
@@ -246,7 +251,7 @@ def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], li
     best = inf
     for place, profile in measured.items():
         tables = Tables(work.graph, profile)
-        share = make_plan(tables, free, time_limit_s=2.0).predicted_latency_s.value / max(tables.float_s, 1e-12)
+        share = make_plan(tables, free, time_limit_s=_BOUND_S).predicted_latency_s.value / max(tables.float_s, 1e-12)
         own_s = floats.get(place)
         best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
     if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):

@@ -34,6 +34,10 @@ from taglio.search.explore import meters
 from taglio.search.limits import Bounds, limits_for, user_limits
 from taglio.search.search import ErrorTarget
 
+_ROUNDS = 5
+# Loosens a limit slightly, so that rounding does not forbid a plan exactly at it.
+_ROUNDING = 1.001
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
@@ -225,7 +229,7 @@ def _search(
 ) -> list[Answer]:
     """The answers of `place_again`, called after each has been measured. Raises Infeasible if there are none."""
     tried, refusal = dict[str, Answer](), None
-    for _ in reported(range(5), "search", progress):
+    for _ in reported(range(_ROUNDS), "search", progress):
         try:
             answer = place_again()
         except Infeasible as error:
@@ -332,7 +336,7 @@ class _Judged:
             return
         error = self.target.corrected(self._evidence.values())
         upper = error.upper(predicted_error(error, self._work.graph, plan))
-        self.target.allow(1.001 * upper / self.bound)  # rounding must not forbid a plan exactly at the limit
+        self.target.allow(_ROUNDING * upper / self.bound)
 
     def loosen(self) -> None:
         """Allow a larger predicted error after no plan was found."""

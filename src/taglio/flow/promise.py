@@ -14,6 +14,9 @@ from taglio.ways.result import Figure
 
 # Exit codes beside those of errors.py.
 BROKEN_CODE, UNKNOWN_CODE = 5, 6
+# The same files on the same versions and processor give the same error, but for the order of float sums, which may flip
+# a rounding to int8.
+_ROUNDING = 0.01
 
 
 class Verdict(StrEnum):
@@ -65,8 +68,7 @@ class ErrorRecord:
         """The verdict on the error on the same data; `judged` is the value that the limit bounds."""
         if self.limit is not None and judged > self.limit:
             return Verdict.BROKEN, "the limit is broken: build again with taglio optimize on this machine"
-        # The order of float sums may flip a rounding to int8.
-        if same_platform and abs(loss - self.loss) > 0.01 * max(self.loss, 1e-6):
+        if same_platform and abs(loss - self.loss) > _ROUNDING * max(self.loss, 1e-6):
             return Verdict.BROKEN, "the same files, versions and processor gave another error: a file was exchanged"
         return Verdict.HOLDS, ""
 

@@ -22,6 +22,7 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_sessio
 from taglio.runtimes.processor import instructions, sums_saturate
 
 METHODS = ("static", "float16", *dict.fromkeys(form.name for form in UNCALIBRATED.values() if form != BFLOAT16))
+_MEASURED = 16
 
 
 def quantize(
@@ -100,7 +101,7 @@ def _judged(
     after = open_session(measured, SessionOptions(1), label="the quantised model")
     total, wanted = Tally(work.parts, watched=True), list(work.model.outputs)
     held_out = work.data.held_out
-    inputs = part(held_out, covering_rows(held_out.samples)[:16])
+    inputs = part(held_out, covering_rows(held_out.samples)[:_MEASURED])
     for sample, reference in zip(inputs.samples, work.float_answers(data=inputs), strict=True):
         total.add(reference, run_session(after, wanted, sample, held_out.source))
     parts = total.parts()

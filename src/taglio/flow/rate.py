@@ -34,6 +34,13 @@ from taglio.ways.confirm import Opening, Sized, figure, kept_rate, opening, rate
 from taglio.ways.replay import PERCENTILE
 from taglio.ways.result import Rate
 
+# Plans that are tried beside float, and ways that openings tell apart, at most.
+_PLANS, _FINALISTS = 2, 3
+# Shares of the time for confirming: openings, a rate under a real load; latencies under load get what is left.
+_OPENINGS_SHARE, _RATE_SHARE = 0.4, 0.4
+# Bursts of a model in an opening.
+_ROUNDS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class RatePatience:
@@ -70,7 +77,7 @@ def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: 
                     continue
                 decisions[choice.model] = accepted
             finalists.append(choice)
-            if len(finalists) == 3:
+            if len(finalists) == _FINALISTS:
                 break
         if not finalists:
             raise _nothing_fits(tries)
@@ -129,7 +136,7 @@ class _Field:
     def _entered(self) -> list[Entry]:
         winner, holding = self._decision.winner.key, self._decision.ledger.holding
         plans = sorted((entry for entry in holding if entry.name != FLOAT_RUN), key=lambda entry: entry.key != winner)
-        return [*(entry for entry in holding if entry.name == FLOAT_RUN), *plans[:2]]
+        return [*(entry for entry in holding if entry.name == FLOAT_RUN), *plans[:_PLANS]]
 
     def _add(self, entry: Entry, folder: Path, components: Path) -> None:
         work, name = self._work, _label(self._decision, entry)
@@ -168,13 +175,12 @@ class _Confirmation:
         one = self._source(1)
         models = [one, sized] if way.at_once == 1 else [one, sized, self._source(way.at_once)]
         many = len(models) - 1 if way.at_once > 1 else 0
-        # Openings and a rate under a real load each take up to 0.4 of the time; latencies under load what is left.
-        openings = self._openings(models, begun + 0.4 * patience.seconds)
+        openings = self._openings(models, begun + _OPENINGS_SHARE * patience.seconds)
         capacity = figure([there.per_s(1, way) for there in openings])
         rate, p95_s, base, left_out = None, None, None, list[str]()
         limit_s = self.tries.goal.max_latency_s
         if limit_s is not None and (replayed := rate_of(openings, 1, way, limit_s)) is not None:
-            kept = kept_rate(bench, sized.folder, replayed, limit_s, 0.4 * patience.seconds)
+            kept = kept_rate(bench, sized.folder, replayed, limit_s, _RATE_SHARE * patience.seconds)
             rate, p95_s = kept.rate, kept.p95_s
             left_out += [kept.why] if kept.why else []
             floats = [rate_of(openings, index, models[index].way, limit_s) for index in {0, many}]
@@ -227,7 +233,7 @@ class _Confirmation:
         return found
 
     def _opening(self, models: Sequence[Sized]) -> Opening:
-        return opening(self.there.bench, models, self.tries.effort.burst_of(self.work.setup.run_s), rounds=3)
+        return opening(self.there.bench, models, self.tries.effort.burst_of(self.work.setup.run_s), _ROUNDS)
 
     def _sized(self, choice: Choice) -> Sized:
         """A model in a way; with a limit on latency, which needs the time of smaller runs, also joining fewer."""

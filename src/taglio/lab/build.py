@@ -34,6 +34,8 @@ from taglio.scratch import scratch
 WHOLE = "whole.onnx"
 # Inputs, of different shapes if possible, on which components must equal the whole model: as many as run in _PROVEN_S.
 _PROVEN, _PROVEN_S = 8, 20.0
+# Most elements of an input that is recorded where it is constant.
+_SMALL = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +206,7 @@ def _constants(samples: Sequence[Sample]) -> tuple[files.Constant, ...]:
     return tuple(
         files.Constant(name, dtype_name(value.dtype), value.shape, tuple(value.ravel().tolist()))
         for name, value in first.items()
-        if others and value.size <= 16 and all(np.array_equal(value, each[name]) for each in others)
+        if others and value.size <= _SMALL and all(np.array_equal(value, each[name]) for each in others)
         if value.dtype.kind in "biuO" or (value.dtype.kind == "f" and np.isfinite(value).all())
     )
 

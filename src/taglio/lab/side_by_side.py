@@ -19,6 +19,7 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, why_failed
 from taglio.scratch import scratch
 
+_MOST_ROUNDS = 400
 # The error of an open model. Raises BadData for inputs that it cannot run.
 ErrorOf = Callable[[Session], float]
 _NONE: Mapping[str, ErrorOf] = MappingProxyType({})
@@ -54,7 +55,7 @@ def race(
 
     timings = work.stopwatch.time(
         models,
-        replace(work.within(seconds), maximum=400),
+        replace(work.within(seconds), maximum=_MOST_ROUNDS),
         kernels=kernels and places is None,
         places={name: work.setup.options(place) for name, place in (places or {}).items()},
         loss=loss,

@@ -15,6 +15,11 @@ from taglio.plan.formulate import formulate
 from taglio.plan.result import GAP, Limits, Plan
 from taglio.plan.tables import Tables
 
+# 300 blocks in all forms reach this gap in at most 200 nodes.
+_FINE_GAP, _NODES = 1e-3, 5000
+# HiGHS breaks a row, and so the objective, by less than this share.
+_OBJECTIVE_TOLERANCE = 1e-5
+
 
 def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
     """Limits from name patterns. Raises BadOption for a pattern that matches nothing or contradicts another."""
@@ -57,8 +62,9 @@ def make_plan(
     if limits.max_error is not None and error is not None:
         noise = noise_limits(error, limits.max_error, slack)
     formulation = formulate(tables, limits, noise)
-    # 300 blocks in all forms reach a gap of 0.1 % in at most 200 nodes.
-    solution = formulation.program.minimise(formulation.cost, gap=min(gap, 1e-3), nodes=5000, time_limit_s=time_limit_s)
+    solution = formulation.program.minimise(
+        formulation.cost, gap=min(gap, _FINE_GAP), nodes=_NODES, time_limit_s=time_limit_s
+    )
     if solution.values is None:
         # Without pins to int8 the float model keeps all limits.
         out_of_time = solution.status == "limit" and not limits.int8_blocks
@@ -67,8 +73,7 @@ def make_plan(
     assignment = formulation.assignment(solution.values)
     plan = tables.describe(limits, assignment, status="optimal" if is_proven else "time limit", gap=solution.gap)
     seconds, predicted_s = max(0.0, solution.objective), plan.predicted_latency_s.value
-    # HiGHS breaks a row, and so the objective, by less than this share.
-    if not isclose(seconds, predicted_s, rel_tol=1e-5, abs_tol=1e-9):
+    if not isclose(seconds, predicted_s, rel_tol=_OBJECTIVE_TOLERANCE, abs_tol=1e-9):
         raise PlanIsWrong(
             f"the plan takes {seconds * 1e3:.4f} ms by the program, {predicted_s * 1e3:.4f} ms by the profile"
         )

@@ -12,6 +12,8 @@ from taglio.plan.highs import Quiet
 
 # By how much HiGHS may break a row or an integer.
 _TOLERANCE = 1e-7
+# The largest cost of a column after scaling: tolerances of HiGHS are absolute.
+_LARGEST_COST = 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class Program:
         if not columns:
             return Solution("optimal", np.zeros(0), cost.constant, cost.constant)
         largest = max((abs(factor) for factor in cost.terms.values()), default=0.0)
-        scale = 1e3 / largest if largest > 0.0 else 1.0  # tolerances of HiGHS are absolute
+        scale = _LARGEST_COST / largest if largest > 0.0 else 1.0
         highs = Quiet()
         highs.passModel(self._model(cost, scale))
         for option, value in (

@@ -12,6 +12,8 @@ from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals,
 from taglio.search.front import Point
 
 FLOAT = "float32"
+# No limit tells a smaller relative L2 error from rounding in float32.
+_ROUNDING = 1e-5
 _TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with CUDA", "openvino": "OpenVINO"}
 
 
@@ -154,8 +156,7 @@ def about_speedup(outcome: Outcome, point: Point) -> float:
 def limit_option(metric: Metric, loss: float) -> str:
     """The option that allows 5 % more than `loss`, in two digits: the error differs on the inputs of the race."""
     argument = metric.argument
-    # No limit tells a smaller relative L2 error from rounding in float32.
-    lenient = max(1.05 * loss, 1e-5 if metric.name == RELATIVE_L2 else 0.0)
+    lenient = max(1.05 * loss, _ROUNDING if metric.name == RELATIVE_L2 else 0.0)
     value = lenient if argument == "max_drop" else metric.value(lenient)
     flag = f"--{argument.replace('_', '-')}"
     if not isfinite(value):

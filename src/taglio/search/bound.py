@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from taglio.profile.attribution import Attribution
 
+# The share of float's time that it may gain on itself: beyond it nothing can be said.
+_NOISY = 0.1
+
 
 def least_share(floats: Attribution, again: Attribution, forms: Sequence[Attribution]) -> float:
     """The least time of any mix, as a share of float's kernels (1: no mix is faster; 0: nothing can be said). `again`
@@ -19,7 +22,7 @@ def least_share(floats: Attribution, again: Attribution, forms: Sequence[Attribu
     if total_s <= 0.0 or not forms:
         return 1.0
     noise_s = (_gain_s(base, [repeated]) + _gain_s(repeated, [base])) / 2.0
-    if noise_s > 0.1 * total_s:  # nothing can be said
+    if noise_s > _NOISY * total_s:
         return 0.0
     saved_s = _gain_s(base, [_parts(form) for form in forms]) - noise_s
     return min(1.0, 1.0 - saved_s / total_s)

@@ -12,6 +12,9 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.bound import most_saved
 
+# Inputs on which blocks alone are measured, and the factor by which errors on others may be smaller.
+_INPUTS, _LENIENT = 2, 2.0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
@@ -31,7 +34,7 @@ def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metr
         return None
     work = work.in_place(NAME)
     forms = {form.name: form for form in precisions(scheme)}
-    meter = work.meter(work.switchable(scheme), 2)
+    meter = work.meter(work.switchable(scheme), _INPUTS)
     able, free_s = dict[str, dict[str, float]](), room.other_s
     for block, saved_s in room.saved_s.items():
         fits = {form: saved_s[form] for form in saved_s if form in forms and forms[form].fits(work.graph.block(block))}
@@ -48,8 +51,7 @@ def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metr
         measured_s.setdefault(block, {})[form] = able[block][form]
         if most_saved(measured_s, errors, limit) >= room.needed_s:
             return None
-        # On other inputs errors may be half as large.
-        if free_s + most_saved(able, errors, 2.0 * limit) < room.needed_s:
+        if free_s + most_saved(able, errors, _LENIENT * limit) < room.needed_s:
             return Note(
                 Kind.LIMIT_TOO_LOW,
                 f"with the {metric.title} {metric.limit(limit, 2)} no plan can be faster than float32 here: the blocks "

@@ -37,6 +37,8 @@ from taglio.search.search import from_rule, least_error, predicted_by, search
 FEWEST = 3
 # Where predictions are off by more than this share, they rule no plan out.
 UNSURE = 0.1
+# Errors of plans that are raced are measured if that takes no longer than this.
+_JUDGED_S = 30.0
 
 
 class PlaceSearch:
@@ -160,7 +162,7 @@ class PlaceSearch:
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {entry.name: partial(quantized, work, entry.plan) for entry in chosen}
         unsure = [entry.name for entry in chosen if self._place.unsure(entry)]
-        judged = unsure if work.setup.run_s * count * len(unsure) <= 30.0 else []
+        judged = unsure if work.setup.run_s * count * len(unsure) <= _JUDGED_S else []
         raced = race(
             work,
             models,

@@ -45,6 +45,10 @@ RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8)
 # Raced beside the default scheme. In OpenVINO, products of matrices then take two thirds of the time, and errors are
 # larger. ONNX Runtime has no fast kernels of s8 activations on x86.
 _SIGNED = Scheme(activation="s8", activation_symmetry="symmetric")
+# Relative L2 limit for comparing schemes and forms if the limited metric moves in steps.
+_STEPS_ERROR = 0.01
+# Runs of a slow model that a variant takes: a warm-up and one in the race, two with kernels, and one for the error.
+_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +100,7 @@ class FormRaces:
     def __init__(self, work: Work, wanted: Scheme | None, max_loss: float, metric: Metric, *, is_narrow: bool) -> None:
         self.scheme = scheme = wanted or (DEFAULT_SCHEME.narrow if is_narrow else DEFAULT_SCHEME)
         self._is_wanted = wanted is not None
-        # A metric that moves in steps compares nothing: schemes and forms are compared for 1 % of relative L2.
-        self.metric, self.max_loss = (metric, max_loss) if metric.smooth else (metric.basis, 0.01)
+        self.metric, self.max_loss = (metric, max_loss) if metric.smooth else (metric.basis, _STEPS_ERROR)
         try:
             self.work = work.settled(scheme) if work.graph.candidates() else work
         except TaglioError as error:
@@ -211,8 +214,7 @@ class FormRaces:
 
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
-        # Of a slow model a variant takes a warm-up, a run in the race, two with kernels or one for the error.
-        return self.work.within(self.work.budget.race_s).models(4) >= variants
+        return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
 
     def _profiles(self, raced: Mapping[str, RaceResult]) -> dict[str, Attribution]:
         """The kernels of every model that ran, by block and tensor."""

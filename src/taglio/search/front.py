@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import BFLOAT16
 
+# The front has at most so many points, and at most so many with a smaller error than the plan.
+_MOST, _TIGHTER = 5, 2
 # A point that is faster than its neighbour of a smaller error by less than this factor may be so by noise.
 _FASTER = 1.03
 # Limits tell two points apart whose errors differ by at least this factor.
 _APART = 1.2
+# An output with a larger loss is useless; a user's function has a unit of its own.
+_USELESS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,7 @@ def front(
 ) -> tuple[Point, ...]:
     """The timed points that another limit on the error would bring, by their error: slower than the plan with a smaller
     error than `plan_error`, or faster with an error beyond `max_error`; none that another beats in both, and none that
-    is as slow as the float model. At most five, of which two have a smaller error than the plan. With `any_unit` errors
-    are not compared with that of a useless output, 0.5: a user's function has a unit of its own."""
+    is as slow as the float model. With `any_unit` errors are not compared with that of a useless output."""
     timed = [(point, point.error, point.measured_s) for point in points if not point.reason]
     rows = [(point, error, seconds) for point, error, seconds in timed if error is not None and seconds is not None]
     tighter, looser = list[Point](), list[Point]()
@@ -57,11 +60,11 @@ def front(
         if _APART * error < plan_error and _FASTER * plan_s <= seconds <= tighter_s:
             tighter = [*_apart(tighter, error), point]
             tighter_s = seconds / _FASTER
-        elif error > max_error and (any_unit or error <= 0.5) and seconds <= looser_s:
+        elif error > max_error and (any_unit or error <= _USELESS) and seconds <= looser_s:
             looser = [*_apart(looser, error), point]
             looser_s = seconds / _FASTER
-    tighter = tighter[-2:]
-    return (*tighter, *looser[: 5 - len(tighter)])
+    tighter = tighter[-_TIGHTER:]
+    return (*tighter, *looser[: _MOST - len(tighter)])
 
 
 def _apart(points: Sequence[Point], error: float) -> list[Point]:

@@ -31,13 +31,15 @@ _WHAT = {
     EXACT_SUMS: "the model with u8 weights, whose sums are exact",
     REQUANTIZED: "the model with its quantised operators folded to float",
 }
+# Inputs on which the model to plan must answer as the source does.
+_COMPARED = 4
 
 
 def network_of(work: Work, instead: str) -> Model:
     """The source of `work`, simplified, or what is planned `instead`."""
 
     def samples(_: object) -> Sequence[Sample]:
-        return covering(work.data.held_out.samples)[:4]
+        return covering(work.data.held_out.samples)[:_COMPARED]
 
     requantize = work.setup.requantize or instead == REQUANTIZED
     return load(work.source, work.setup.shapes, samples, requantize=requantize, exact_sums=instead == EXACT_SUMS)

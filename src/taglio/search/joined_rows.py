@@ -17,6 +17,11 @@ from taglio.model.rows import why_rows_mix
 from taglio.notes import Kind, Note
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 
+# Rows that are joined: a usual batch of a server.
+_ROWS = 8
+# Rows of like size share a scale at little cost: joining them at most doubles their error.
+_COUPLED = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class RowErrors:
@@ -28,9 +33,8 @@ class RowErrors:
 
     @property
     def coupled(self) -> bool:
-        """Whether a row's error depends on the rows that it is joined with. Those of like size share a scale at little
-        cost."""
-        return self.joined > 2.0 * self.alone
+        """Whether a row's error depends on the rows that it is joined with."""
+        return self.joined > _COUPLED * self.alone
 
     def note(self) -> Note:
         """The errors of the rows for the user."""
@@ -46,7 +50,7 @@ def row_errors(work: Work, changed: onnx.ModelProto) -> RowErrors | None:
     not answer a batch as it answers its rows, or there are not two inputs of one row and one shape."""
     rows = [
         sample
-        for sample in work.typical[: work.within(1.0).runs(8, 2)]  # a usual batch of a server
+        for sample in work.typical[: work.within(1.0).runs(_ROWS, 2)]
         if all(value.shape[:1] == (1,) for value in sample.values())
     ]
     if len(rows) < 2:

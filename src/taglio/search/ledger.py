@@ -17,6 +17,9 @@ INT8_RUN = "int8"
 PLAIN = (FLOAT_RUN, INT8_RUN)
 # A plan that is faster by less than this factor in a short race may be so by noise.
 NOISE = 1.015
+# Plans whose times differ by less than these factors are told apart by openings, at most so many beside the winner:
+# those of one place were raced side by side, those of two are compared by what float took in each.
+_CLOSE, _CLOSE_ELSEWHERE, _RIVALS = 1.05, 1.1, 2
 # The name and the place of a plan.
 Key = tuple[str, str]
 
@@ -216,15 +219,14 @@ class Ledger:
         here, elsewhere = list[Entry](), dict[str, Entry]()
         for entry in self.holding:
             is_here = entry.runtime == winner.runtime
-            # Plans of one place were raced side by side, those of two are compared by what float took in each.
-            most_s = (1.05 if is_here else 1.1) * winner.measured_s
+            most_s = (_CLOSE if is_here else _CLOSE_ELSEWHERE) * winner.measured_s
             if entry.key in (winner.key, self.float32.key) or entry.measured_s > most_s:
                 continue
             if is_here:
                 here.append(entry)
             else:
                 elsewhere.setdefault(entry.runtime, entry)
-        return [*elsewhere.values(), *here][:2]
+        return [*elsewhere.values(), *here][:_RIVALS]
 
     def having(self, *entries: Entry) -> "Ledger":
         """The same with some entries added or replaced."""

@@ -30,6 +30,8 @@ from taglio.search.places import REACH, Places, float_everywhere, profiled
 # At most so many places are planned in, fewer if so many runs take longer than _PLANNED_S. With one place alone, two
 # threads of the quick start ended at 1.13 × instead of 1.54: float was as fast in both, and the short race chose.
 _PLANNED, _PLANNED_S = 2, 2.0
+# A short race cannot separate schemes whose scores differ by less than this factor.
+_NOISE = 1.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,8 +163,7 @@ def _kept(
 def _pick(schemes: Mapping[Scheme, Measurement]) -> Scheme | None:
     """The scheme with the best score; among scores within noise of it, the one with the smallest error."""
     scores = {scheme: row.score_s for scheme, row in schemes.items() if row.score_s is not None}
-    # A short race cannot separate scores that differ by 2 %.
-    near = [scheme for scheme, score_s in scores.items() if score_s <= 1.02 * min(scores.values())]
+    near = [scheme for scheme, score_s in scores.items() if score_s <= _NOISE * min(scores.values())]
     return min(near, key=lambda scheme: schemes[scheme].error or 0.0, default=None)
 
 

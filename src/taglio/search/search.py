@@ -15,8 +15,11 @@ from taglio.progress import Progress, reported
 from taglio.quantize.precision import Forms
 from taglio.search.ledger import Entry
 
-# Safety factor of a new slack.
+# Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
+_CLOSE = 0.97
 _STEP = 0.98
+# The least and the most by which the aim is tightened after a plan that broke the bound.
+_TIGHTER, _TIGHTEST = 0.94, 0.4
 # A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
 # Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
@@ -52,11 +55,11 @@ class _Aim:
 
     def follow(self, error: float, *, is_new: bool) -> bool:
         """Set the next factor after a plan with this error; False if there is nothing left to find."""
-        if is_new and 0.97 * self.bound < error <= self.bound:  # not worth another solve
+        if is_new and _CLOSE * self.bound < error <= self.bound:
             return False
         share = self.bound / max(error, 1e-12)
         if error > self.bound:  # blocks that were never measured seem harmless: those in the plan are not alone
-            self.loose = min(1.0, self.loose) * min(0.94, max(0.4, share**0.5))
+            self.loose = min(1.0, self.loose) * min(_TIGHTER, max(_TIGHTEST, share**0.5))
             self.most = self.most**0.5
         elif is_new:
             self.loose = max(self.loose, min(1.0, _STEP * share * self.loose))

@@ -14,8 +14,13 @@ from taglio.notes import Kind, Note
 CANDIDATES = 3
 # A plan that would pass once in five only by the choice of inputs, by more than a tenth of the limit, is rejected.
 LIKELY, BEYOND = 0.8, 1.1
+# The share of the limit to stay within after unseen inputs broke it: not what they say, which would be fitted to them.
+# And where only the upper end is too large: plans come that close to the limit that they are searched for.
+_ROOM, _FULL = 0.8, 0.97
 # The upper end that is reported.
 UPPER = 0.95
+# Confidence of the share of new inputs that may be worse than the worst unseen one.
+_SURE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +72,14 @@ def rejection(
     `unseen` inputs broke the limit, or did not (None), and then the `likely_end` is too large."""
     room = min(room, BEYOND * error / likely_end) if likely_end else room
     if unseen is not None or likely_end is None:
-        # Not what unseen inputs say: that would be fitted to them.
-        return Rejected(speed_up, error if unseen is None else unseen, at_end=False, room=0.8 * room)
-    # Plans come that close to the limit that they are searched for.
-    return Rejected(speed_up, likely_end, at_end=True, room=0.97 * room)
+        return Rejected(speed_up, error if unseen is None else unseen, at_end=False, room=_ROOM * room)
+    return Rejected(speed_up, likely_end, at_end=True, room=_FULL * room)
 
 
 def share_worse(inputs: int) -> float:
     """The largest share of new inputs that may be worse than the worst of so many `inputs`, with 90 % confidence: if
     the share q were worse, none of n inputs would be with probability (1 − q)^n."""
-    return float(1.0 - 0.1 ** (1.0 / inputs))
+    return float(1.0 - (1.0 - _SURE) ** (1.0 / inputs))
 
 
 def accepted(limit: float, searched: float, unseen: float | None, likely_end: float | None) -> bool:
