@@ -100,14 +100,18 @@ def test_plain_json_as_curl_sends_it(server: Server) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ([], "JSON object"),
+        ([], "Expected `object`, got `array`"),
         ({"inputs": []}, "input 'x' is missing"),
         (request(name="z"), "is none of x"),
         ({"inputs": request()["inputs"] * 2}, "given twice"),
         (request(shape=[2, 5]), r"shape [2, 5]"),
+        (request(shape=[True, 4]), "Expected `int`"),
+        (request(datatype=None), "Expected `str`"),
+        (request(data={"a": 1}), "Expected `array"),
         (request(parameters={"binary_data_size": 32}), "0 bytes are left"),
         ({**request(), "outputs": [{"name": "q"}]}, "no output 'q'"),
-        ({**request(), "parameters": {"timeout": 10**400}}, "microseconds"),
+        ({**request(), "parameters": {"timeout": 10**400}}, "timeout"),
+        ({**request(), "parameters": {"timeout": -1}}, "timeout"),
         (request(parameters={"shared_memory_region": "r"}), "shared_memory_region is not offered"),
     ],
 )
@@ -304,20 +308,6 @@ def test_a_directory_of_workspaces_serves_names_and_versions(serving: Callable[.
     body = json.dumps(request()).encode()
     assert ask(running, "/v2/models/a/infer", body)[1]["model_version"] == "10"
     assert ask(running, "/v2/models/a/versions/1/infer", body)[1]["model_version"] == "1"
-
-
-@pytest.mark.whole
-def test_a_prediction_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
-    folder = workspace(tmp_path, product())
-    told = json.loads((folder / "setup.json").read_text()) | {"kind": "outcome", "format_version": 1}
-    (folder / "outcome.json").write_text(json.dumps(told))
-    running = start(f"product={folder}")
-    code, logged = stop(running)
-    (line,) = map(json.loads, logged.splitlines())
-    assert code == 0
-    assert line["message"].startswith(
-        f"product version 1 is served without a prediction: {folder}/outcome.json: format"
-    )
 
 
 def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:

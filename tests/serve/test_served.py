@@ -1,15 +1,14 @@
 """A workspace as it is opened for serving."""
 
+import json
 from pathlib import Path
-from threading import Event
-from unittest.mock import patch
 
 import numpy as np
 import onnx
 import pytest
 
 from taglio.components.build import Constant
-from taglio.serve.refusals import Draining, InferenceFailed, TooLate
+from taglio.serve.refusals import InferenceFailed
 from taglio.serve.served import open_model
 from taglio.serve.service import InferenceService, Settings
 from tests.built import workspace
@@ -59,41 +58,10 @@ def test_the_warm_up_has_the_values_that_were_the_same_in_all_data(tmp_path: Pat
     assert open_model(workspace(tmp_path / "b", resampled(), constants=[width]), "m", "1").warm
 
 
-def test_a_request_that_is_late_is_told_so_before_the_model_is_free(tmp_path: Path) -> None:
-    """It kept its place in the queue, and its client waiting, until the run before it had ended."""
-    model = open_model(workspace(tmp_path, halves(), shapes={"x": (1, 6)}), "m", "1")
-    service, free, feed = InferenceService([model], Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
-    queue = service.queue("m")
-
-    def run(*_: object) -> list[dict[str, np.ndarray]]:
-        assert free.wait(10)
-        return [feed]
-
-    with patch.object(queue, "_run", run):
-        running = Asked(queue).submit(feed)
-        with pytest.raises(TooLate):
-            begin(service.infer(queue, feed, [], 0.05)).result(10)
-        assert len(queue) == 0
-        free.set()
-        running.result(10)
-    begin(service.close()).result(10)
-
-
-def test_all_models_stop_taking_requests_before_the_first_is_waited_for(tmp_path: Path) -> None:
-    """The second took requests for as long as the first had to answer its own."""
-    models = [open_model(workspace(tmp_path / name, halves(), shapes={"x": (1, 6)}), name, "1") for name in "ab"]
-    service, free, feed = InferenceService(models, Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
-    slow, other = map(Asked, service.queues)
-
-    def run(*_: object) -> list[dict[str, np.ndarray]]:
-        assert free.wait(10)
-        return [feed]
-
-    with patch.object(slow.queue, "_run", run):
-        slow.submit(feed)
-        closing = begin(service.close())
-        with pytest.raises(Draining):
-            other.submit(feed).result(10)
-        assert not closing.done()
-        free.set()
-        assert closing.result(10) == 0
+def test_a_prediction_that_cannot_be_read_is_said_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = workspace(tmp_path, halves(), shapes={"x": (1, 6)})
+    outcome = json.loads((folder / "setup.json").read_text()) | {"kind": "outcome", "format_version": 1}
+    (folder / "outcome.json").write_text(json.dumps(outcome))
+    assert open_model(folder, "m", "1").predicted_s is None
+    (line,) = caplog.messages
+    assert line.startswith(f"m version 1 is served without a prediction: {folder}/outcome.json: format")

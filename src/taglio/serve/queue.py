@@ -15,23 +15,11 @@ from queue import SimpleQueue
 import numpy as np
 
 from taglio.errors import plural, with_kind
-from taglio.serve.refusals import Draining, Overloaded, Refusal, TooLate, Unavailable, failed
+from taglio.serve.refusals import Draining, Overloaded, Refusal, TooLate, failed
 from taglio.serve.served import SequenceStep, ServedModel
 
 _LOG = logging.getLogger(__name__)
 Answer = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way."""
-
-    queue: int = 64
-    batch: int | None = None
-
-    def rows(self, model: ServedModel) -> int:
-        """The most rows in a batch of `model`."""
-        return 1 if model.alone else self.batch or model.way.joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +62,15 @@ class ModelQueue:
     """A model, its queue, and a thread per batch that may run at once; the runtime computes with its own threads."""
 
     def __init__(
-        self, model: ServedModel, limits: QueueLimits, after_batch: Callable[[Ran], None] | None = None
+        self, model: ServedModel, most_waiting: int = 64, after_batch: Callable[[Ran], None] | None = None
     ) -> None:
-        """`after_batch` is called with every batch that ran. `alone` says why requests are not joined, or is ""."""
+        """`most_waiting` requests wait at most; `after_batch` is called with every batch that ran."""
         self.model = model
-        self.alone = model.alone
-        self._limits = limits
+        self._most_waiting = most_waiting
         self._after_batch = after_batch
         self._waiting: list[_QueuedRequest] = []
         self._runs: list[list[_QueuedRequest]] = []
-        self._unanswered: set[asyncio.Future[Answer]] = set()
         self._has_run = False
-        self._logged = ""
         self._closed = False
         self._begun: SimpleQueue[tuple[list[_QueuedRequest], asyncio.AbstractEventLoop]] = SimpleQueue()
         for _ in range(model.at_once):
@@ -112,11 +97,10 @@ class ModelQueue:
         running. Raises Overloaded, Draining, TooLate after `timeout_s`, and the refusal of a run that failed."""
         if self._closed:
             raise Draining("the server is shutting down: send the request to another server")
-        if len(self._waiting) >= self._limits.queue:
+        if len(self._waiting) >= self._most_waiting:
             raise Overloaded(f"{self.model.name} has {plural(len(self._waiting), 'request')} waiting: try again later")
         request = _QueuedRequest(feed, step, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
-        self._unanswered.add(request.answer)
         try:
             async with asyncio.timeout(timeout_s):
                 self._begin()
@@ -124,16 +108,16 @@ class ModelQueue:
         except TimeoutError:
             raise TooLate("its deadline passed before it was answered") from None
         finally:
-            self._unanswered.discard(request.answer)
             if request in self._waiting:
                 self._waiting.remove(request)
 
     async def close(self, patience_s: float) -> int:
         """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
         self._closed = True
-        if not self._unanswered:
+        accepted = [request.answer for batch in [self._waiting, *self._runs] for request in batch]
+        if not accepted:
             return 0
-        _, late = await asyncio.wait(self._unanswered, timeout=patience_s)
+        _, late = await asyncio.wait(accepted, timeout=patience_s)
         return len(late)
 
     def _begin(self) -> None:
@@ -151,8 +135,8 @@ class ModelQueue:
         first = next((request for request in waiting if request.sequence not in running), None)
         if first is None:
             return []
-        batch, rows, most = [first], first.rows, self._limits.rows(self.model)
-        if self.alone or not first.joinable:
+        batch, rows, most = [first], first.rows, self.model.way.joined
+        if most == 1 or not first.joinable:
             return batch
         waiting.remove(first)
         for request in waiting:
@@ -196,9 +180,8 @@ class ModelQueue:
                 return [self._answers([request])[0] for request in batch]
             if isinstance(error, Refusal):  # the sequence ended while the request waited
                 return [error]
-            refusal = failed(error, on_cluster=self.model.on_cluster)
-            self._log(refusal, with_kind(error, 2000))
-            return [refusal]
+            _LOG.warning("%s version %s: %s", self.model.name, self.model.version, with_kind(error, 2000))
+            return [failed(error, on_cluster=self.model.on_cluster)]
 
     def _run(self, feeds: list[Mapping[str, np.ndarray]], step: SequenceStep | None) -> list[Answer]:
         if len(feeds) == 1:
@@ -207,14 +190,6 @@ class ModelQueue:
         *ends, rows = np.cumsum([len(next(iter(feed.values()))) for feed in feeds])
         for name, value in together.items():
             if value.shape[:1] != (rows,):
-                self.alone = f"output {name} of a batch of {rows} rows had the shape {list(value.shape)}"
-                _LOG.warning("%s version %s: requests run alone: %s", self.model.name, self.model.version, self.alone)
-                return [self.model.run(feed) for feed in feeds]
+                raise ValueError(f"output {name} of a batch of {rows} rows has the shape {list(value.shape)}")
         parts = {name: np.split(value, ends) for name, value in together.items()}
         return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
-
-    def _log(self, refusal: Refusal, reason: str) -> None:
-        """Log why a run failed. A lost device fails every request alike: that is logged once."""
-        if not (isinstance(refusal, Unavailable) and reason == self._logged):
-            _LOG.warning("%s version %s: %s", self.model.name, self.model.version, reason)
-        self._logged = reason

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,18 +60,21 @@ class ServedModel:
     batched: tuple[str, ...] = ()
     states: dict[int | str, Any] = field(default_factory=dict)
 
-    def needed(self, step: SequenceStep | None) -> tuple[list[str], list[str]]:
+    def needed(self, step: SequenceStep | None) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
         """The inputs that a request must have and the outputs that it may ask for; those of a step leave out the
         states. Raises BadRequest for a step of a model without states, and on a cluster for anything else of a model
         with states."""
         if step is None:
             if isinstance(self.executor, ClusterSession) and self.executor.manifest.states:
                 raise BadRequest(f"model {self.name} keeps its state on the devices of a cluster: give a sequence_id")
-            return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
+            return self.inputs, self.outputs
         if not self.executor.manifest.states:
             raise BadRequest(f"model {self.name} has no state: omit sequence_id")
         inputs, outputs = self.executor.manifest.without_states()
-        return list(inputs), list(outputs)
+        return (
+            [spec for spec in self.inputs if spec.name in inputs],
+            [spec for spec in self.outputs if spec.name in outputs],
+        )
 
     def check_rows(self, feed: Mapping[str, np.ndarray]) -> None:
         """Raise BadRequest for inputs that share the batch dimension and have different numbers of rows."""
@@ -97,7 +100,7 @@ class ServedModel:
     def run(self, feed: Mapping[str, np.ndarray], step: SequenceStep | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
         step of an unknown sequence."""
-        names = self.needed(step)[1]
+        names = [spec.name for spec in self.needed(step)[1]]
         if step is None:
             return dict(zip(names, map(np.asarray, self.executor.run(feed)), strict=True))
         if not step.start and step.sequence not in self.states:
@@ -120,38 +123,41 @@ class ServedModel:
 def opened(
     places: Sequence[str],
     threads: int | None = None,
+    batch: int | None = None,
     cluster: Cluster | None = None,
     kernel_cache: int | None = None,
 ) -> Iterator[list[ServedModel]]:
     """The models of workspace directories, each OUT or NAME=OUT, or of a directory of workspaces: NAME/ or
-    NAME/VERSION/. With `cluster`, they answer on its devices, as planned.
+    NAME/VERSION/. `threads` and `batch` replace the threads and rows of a run. With `cluster`, they answer on its
+    devices, as planned.
 
     Raises BadOption for a directory without a built model and for a name and version given twice.
     """
-    workspaces: list[tuple[str, str, Path]] = []
+    workspaces: dict[tuple[str, str], Path] = {}
     for text in places:
         name, _, directory = text.rpartition("=")
         if not directory:
             raise BadOption(f"{text!r} names no directory: give OUT or NAME=OUT")
-        workspaces += [
-            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(directory), name)
-        ]
-    seen: set[tuple[str, str]] = set()
-    for name, version, folder in workspaces:
-        if (name, version) in seen:
-            raise BadOption(f"{folder}: a second model {name} version {version}: give NAME={folder}")
-        seen.add((name, version))
-    if cluster is None:
-        models = len(workspaces)
+        for key, folder in _workspaces(Path(directory), name):
+            if key in workspaces:
+                raise BadOption(f"{folder}: a second model {key[0]} version {key[1]}: give NAME={folder}")
+            workspaces[key] = folder
+    with ExitStack() as stack:
+        if cluster is None:
+            count = len(workspaces)
+            models = [
+                open_model(folder, *key, threads, models=count, kernel_cache=kernel_cache)
+                for key, folder in workspaces.items()
+            ]
+        else:
+            running = stack.enter_context(sessions([*workspaces.values()], cluster))
+            models = [
+                _ready(folder, ServedModel(*key, (), (), session, session.predicted_s))
+                for (key, folder), session in zip(workspaces.items(), running, strict=True)
+            ]
         yield [
-            open_model(folder, name, version, threads, models=models, kernel_cache=kernel_cache)
-            for name, version, folder in workspaces
-        ]
-        return
-    with sessions([folder for _, _, folder in workspaces], cluster) as running:
-        yield [
-            _ready(folder, ServedModel(name, version, (), (), session, session.predicted_s))
-            for (name, version, folder), session in zip(workspaces, running, strict=True)
+            replace(model, way=replace(model.way, joined=batch)) if batch and not model.alone else model
+            for model in models
         ]
 
 
@@ -211,7 +217,8 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
     model = _warmed_up(replace(model, inputs=shown, outputs=answered), inputs)
     alone = why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run) if model.warm else model.alone
     batched = batched_inputs(inputs, executor.manifest.planned, joined=not alone)
-    return replace(model, alone=alone, batched=batched)
+    way = replace(model.way, joined=1) if alone else model.way
+    return replace(model, alone=alone, batched=batched, way=way)
 
 
 def _name(folder: Path) -> str:
@@ -230,18 +237,16 @@ def _outcome(folder: Path, model_sha256: str | None = None) -> Outcome | None:
     return artifact.load(path, OUTCOME, Outcome, model_sha256=model_sha256) if path.exists() else None
 
 
-def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
-    """Name, version and folder of each workspace at or below `folder`; an empty name stands for the model's own."""
+def _workspaces(folder: Path, name: str) -> list[tuple[tuple[str, str], Path]]:
+    """Name and version of each workspace at or below `folder`, and its directory; an empty name stands for the model's
+    own."""
     if _built(folder):
-        return [(name, "1", folder)]
-    workspaces: list[tuple[str, str, Path]] = []
-    children = sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
-    for child in children:
-        if _built(child):
-            workspaces.append((child.name, "1", child))
-            continue
-        versions = [inner for inner in child.iterdir() if inner.name.isdigit() and _built(inner)]
-        workspaces += [(child.name, inner.name, inner) for inner in sorted(versions, key=lambda inner: int(inner.name))]
+        return [((name or _name(folder), "1"), folder)]
+    workspaces: list[tuple[tuple[str, str], Path]] = []
+    for child in sorted(child for pattern in ("*", "*/*") for child in folder.glob(pattern) if _built(child)):
+        name, version = (*child.relative_to(folder).parts, "1")[:2]
+        if version.isdigit():
+            workspaces.append(((name, version), child))
     if not workspaces:
         raise BadOption(f"{folder}: holds no built model: give a workspace of taglio optimize, or a directory of them")
     return workspaces
