@@ -19,8 +19,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from rivals import quantized
 from taglio.components.build import read
 from taglio.error.tally import Tally
 from taglio.errors import one_line
@@ -78,14 +79,6 @@ class Contest:
         return next(way.latency_s for way in self.ways if (way.name, way.place) == ("float", NAME))
 
 
-class _Samples(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
-        self._feeds = iter([dict(sample) for sample in samples])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._feeds, None)
-
-
 def contest(
     model: Path, data: Path, ours: Mapping[float, Path], threads: int, budget_s: float, backends: Path
 ) -> Contest:
@@ -114,15 +107,8 @@ def _made(work: Work, model: Path, folder: Path, backends: Path) -> tuple[dict[s
     """Files by way, and what could not be made."""
     samples = list(work.data.calibration.samples[:_CALIBRATED])
 
-    def static(target: Path) -> None:
-        kinds = (QuantFormat.QDQ, QuantType.QUInt8, QuantType.QInt8)
-        quantize_static(
-            model, target, _Samples(samples), quant_format=kinds[0], activation_type=kinds[1], weight_type=kinds[2],
-            per_channel=True,
-        )  # fmt: skip
-
     makers: dict[str, Callable[[Path], None]] = {
-        "ONNX Runtime static": static,
+        "ONNX Runtime static": lambda target: quantized(model, target, samples),
         "ONNX Runtime dynamic": lambda target: quantize_dynamic(
             model, target, op_types_to_quantize=_DYNAMIC, weight_type=QuantType.QInt8
         ),
