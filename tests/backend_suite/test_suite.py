@@ -90,7 +90,7 @@ def test_a_seed_is_one_graph() -> None:
 
 
 def test_a_crash_or_a_hang_costs_its_item_alone() -> None:
-    found = dict(run_all(misbehave, ["a", "die", "b", "hang", "c"], workers=1, timeout_s=1))
+    found = dict(run_all(misbehave, ["a", "die", "b", "hang", "c"], workers=1, timeout_s=2))
     assert found == {
         "a": "A", "b": "B", "c": "C", "die": Died(timeout=False, exit_code=-signal.SIGSEGV), "hang": Died(timeout=True)
     }  # fmt: skip
