@@ -16,17 +16,12 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from math import exp, fsum, log
-from pathlib import Path
-
-import onnx
 
 from cases import CACHE, CASES, Kept, markdown, optimized, paths, show
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
-from taglio.deploy.write import read_samples, write_opened, write_source
-from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.openvino_marks import note_precision
+from taglio.deploy.write import read_samples, write_source
 from taglio.scratch import scratch
 from told import NETWORKS
 
@@ -56,29 +51,6 @@ class Row:
     gain: Speedup
 
 
-def delivered(out: Path, folder: Path, threads: int) -> Path:
-    """The result in `out` as a delivered folder; versions before that had none get one in `folder`."""
-    if (out / "deploy").exists():
-        return out / "deploy"
-    (piece,) = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
-    path = out / "components" / piece["file"]
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs = [value.name for value in graph.input if value.name not in weights]
-    outputs = [value.name for value in graph.output]
-    where = SessionOptions(threads, runtime=piece["runtime"].removesuffix("-bf16").removesuffix("-mixed"))
-    if where.runtime == piece["runtime"]:
-        write_opened(folder, path, inputs, outputs, where)
-        return folder
-    proto, low = onnx.load(path), set(piece["bfloat16"])  # those versions named the tensors in bfloat16 apart
-    tensors = [name for node in graph.node for name in node.output] if piece["runtime"].endswith("mixed") else []
-    note_precision(proto, [name for name in tensors if name not in low])
-    with scratch() as temporary:
-        onnx.save(proto, temporary / path.name)
-        write_opened(folder, temporary / path.name, inputs, outputs, where)
-    return folder
-
-
 def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> Row:
     """Both versions of one network, and the races of their results."""
     outs = {version: CACHE / "versions" / f"{name}-{version}" for version in (OTHER, THIS)}
@@ -92,9 +64,9 @@ def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> 
     patience = Patience(
         openings=options.openings, fewest=options.openings // 2, half_width=0.019, seconds=30.0, slow_seconds=60.0
     )
-    with scratch() as source, scratch() as other:
+    with scratch() as source:
         write_source(source, paths(CASES[name])[0], manifest["inputs"], manifest["outputs"], options.threads)
-        folders = {OTHER: delivered(outs[OTHER], other, options.threads), THIS: outs[THIS] / "deploy"}
+        folders = {version: out / "deploy" for version, out in outs.items()}
         with Race(read_samples(folders[THIS])) as race:
             run_s = runs[THIS][1]["float32"]["latency_s"]
             over_float = {
