@@ -55,17 +55,6 @@ SHARED_ALONE = {
 }
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_rows_that_mix_are_not_joined(tmp_path: Path, name: str) -> None:
-    model = open_model(workspace(tmp_path, ALONE[name]), name, "1")
-    assert model.warm and model.alone
-
-
-@pytest.mark.parametrize("name", JOINED)
-def test_rows_that_keep_apart_are_joined(tmp_path: Path, name: str) -> None:
-    assert open_model(workspace(tmp_path, JOINED[name]), name, "1").alone == ""
-
-
 def sent(rng: np.random.Generator, proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     """One to three rows; of several inputs, one in five requests has a row more in the last."""
     count, length = int(rng.integers(1, 4)), int(rng.integers(2, 4))
