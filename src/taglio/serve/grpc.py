@@ -81,18 +81,19 @@ _SHOWN: dict[str, Callable[[InferenceService, Any], Mapping[str, Any]]] = {
 
 
 def _guarded(service: InferenceService, name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    open_to_all = name.endswith(("Live", "Ready"))
+    needs_token = service.settings.token and not name.endswith(("Live", "Ready"))
+    request_class, response_class = message(f"{name}Request"), message(f"{name}Response")
 
     async def answer(serialised: bytes, context: "grpc.aio.ServicerContext[Any, Any]") -> bytes:
-        request: Any = message(f"{name}Request")()
+        request: Any = request_class()
         try:
-            if not open_to_all:
+            if needs_token:
                 service.admit(str(dict(context.invocation_metadata() or ()).get("authorization", "")))
             with service.holding(len(serialised)):
                 request.ParseFromString(serialised)
                 if name == "ModelInfer":
                     return await _infer(service, request, context.time_remaining())
-                return message(f"{name}Response")(**_SHOWN[name](service, request)).SerializeToString()
+                return response_class(**_SHOWN[name](service, request)).SerializeToString()
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}Request")
         except Refusal as error:
