@@ -70,7 +70,6 @@ class ModelQueue:
         self._after_batch = after_batch
         self._waiting: list[_QueuedRequest] = []
         self._runs: list[list[_QueuedRequest]] = []
-        self._has_run = False
         self._closed = False
         self._begun: SimpleQueue[tuple[list[_QueuedRequest], asyncio.AbstractEventLoop]] = SimpleQueue()
         for _ in range(model.at_once):
@@ -82,8 +81,8 @@ class ModelQueue:
 
     @property
     def ready(self) -> bool:
-        """Whether a run of the model has passed, and the queue is open."""
-        return not self._closed and (self.model.warm or self._has_run)
+        """Whether it takes requests."""
+        return not self._closed
 
     @property
     def idle(self) -> bool:
@@ -158,7 +157,6 @@ class ModelQueue:
 
     def _end(self, batch: list[_QueuedRequest], answers: list[Answer | Refusal], began: float, ended: float) -> None:
         self._runs.remove(batch)
-        self._has_run |= not all(isinstance(answer, Refusal) for answer in answers)
         self._begin()
         for request, answer in zip(batch, answers, strict=True):
             if request.answer.done():  # its client has left

@@ -43,8 +43,8 @@ class SequenceStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A live model under a name and version. `warm`: its warm-up run has passed. `alone` says why requests are not
-    joined along the first dimension; "" if they are. A request must have the same number of rows in all `batched`
+    """A live model under a name and version. `alone` says why requests are not joined along the first dimension; "" if
+    they are. A request must have the same number of rows in all `batched`
     inputs. `way` says how it runs here, and how many rows are joined at most. `states` are those of sequences in
     progress, by id; on a cluster, where its devices keep them, the steps so far."""
 
@@ -54,8 +54,7 @@ class ServedModel:
     outputs: tuple[TensorSpec, ...]
     executor: Executor | ClusterSession
     predicted_s: float | None
-    warm: bool = False
-    alone: str = "no run of it has passed yet"
+    alone: str = ""
     way: Way = _WAY
     batched: tuple[str, ...] = ()
     states: dict[int | str, Any] = field(default_factory=dict)
@@ -214,8 +213,8 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
             for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)
         )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
-    model = _warmed_up(replace(model, inputs=shown, outputs=answered), inputs)
-    alone = why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run) if model.warm else model.alone
+    model = replace(model, inputs=shown, outputs=answered)
+    alone = _why_cold(model, inputs) or why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run)
     batched = batched_inputs(inputs, executor.manifest.planned, joined=not alone)
     way = replace(model.way, joined=1) if alone else model.way
     return replace(model, alone=alone, batched=batched, way=way)
@@ -256,10 +255,10 @@ def _built(folder: Path) -> bool:
     return (folder / COMPONENTS / MANIFEST).exists()
 
 
-def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
-    """`model` after a run on random values; inputs that were the same in all data keep their values. Sizes are those
-    that the plan was made for, because few networks run on images or texts of size 1. A model that refuses these inputs
-    is served too, and is ready once it has answered a request."""
+def _why_cold(model: ServedModel, specs: Sequence[InputSpec]) -> str:
+    """Warm `model` up by a run on random values; inputs that were the same in all data keep their values. Sizes are
+    those that the plan was made for, because few networks run on images or texts of size 1. Returns why the model
+    refuses these inputs, "" if it runs: it is served all the same."""
     manifest = model.executor.manifest
     planned = manifest.planned
     inputs = [
@@ -271,9 +270,7 @@ def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
         for _ in range(model.way.at_once):  # sessions and requests of a runtime take turns: each runs once
             model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)
     except Exception as error:  # the runtimes' exceptions share no useful base class
-        _LOG.warning(
-            "%s version %s is not ready until it has answered a request: its warm-up run on random inputs failed: %s",
-            *(model.name, model.version, one_line(error, 300)),
-        )
-        return model
-    return replace(model, warm=True)
+        reason = f"its warm-up run on random inputs failed: {one_line(error, 300)}"
+        _LOG.warning("%s version %s: %s", model.name, model.version, reason)
+        return reason
+    return ""

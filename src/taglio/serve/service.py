@@ -113,7 +113,7 @@ class InferenceService:
                 "name": queue.model.name,
                 "version": queue.model.version,
                 "state": "READY" if queue.ready else "UNAVAILABLE",
-                "reason": "" if queue.ready else "no run of it has passed yet, or the server is shutting down",
+                "reason": "" if queue.ready else "the server is shutting down",
             }
             for queue in self.queues
         ]
