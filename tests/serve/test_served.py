@@ -1,6 +1,5 @@
 """A workspace as it is opened for serving."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -51,12 +50,3 @@ def test_the_warm_up_has_the_values_that_were_the_same_in_all_data(tmp_path: Pat
     width = Constant("width", "int64", (2,), (2, -1))
     model = open_model(workspace(tmp_path / "b", resampled(), constants=[width]), "m", "1")
     assert model.alone == "input x has a fixed first dimension of 1"
-
-
-def test_a_prediction_that_cannot_be_read_is_said_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = workspace(tmp_path, halves(), shapes={"x": (1, 6)})
-    outcome = json.loads((folder / "setup.json").read_text()) | {"kind": "outcome", "format_version": 1}
-    (folder / "outcome.json").write_text(json.dumps(outcome))
-    assert open_model(folder, "m", "1").predicted_s is None
-    (line,) = caplog.messages
-    assert line.startswith(f"m version 1 is served without a prediction: {folder}/outcome.json: format")

@@ -17,7 +17,7 @@ from taglio.cluster.engine.session import ClusterSession, sessions
 from taglio.components.build import MANIFEST, read
 from taglio.cores import available_cores
 from taglio.data.spec import InputSpec
-from taglio.errors import BadArtifact, BadOption, one_line, plural
+from taglio.errors import BadOption, one_line, plural
 from taglio.flow.joining import ROWS, batched_inputs, interface, most_rows, why_alone
 from taglio.flow.outcome import Outcome
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
@@ -44,9 +44,9 @@ class SequenceStep:
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """A live model under a name and version. `alone` says why requests are not joined along the first dimension; "" if
-    they are. A request must have the same number of rows in all `batched`
-    inputs. `way` says how it runs here, and how many rows are joined at most. `states` are those of sequences in
-    progress, by id; on a cluster, where its devices keep them, the steps so far."""
+    they are. A request must have the same number of rows in all `batched` inputs. `way` says how it runs here, and how
+    many rows are joined at most. `states` are those of sequences in progress, by id; on a cluster, where its devices
+    keep them, the steps so far."""
 
     name: str
     version: str
@@ -180,11 +180,7 @@ def open_model(
         setup.options(), threads=way.threads, at_once=way.at_once, spinning=way.spinning, kernel_cache=kernel_cache
     )
     executor = Executor(folder / COMPONENTS, manifest, options)
-    try:
-        outcome = _outcome(folder, manifest.model_sha256)
-    except BadArtifact as error:
-        _LOG.warning("%s version %s is served without a prediction: %s", name, version, error)
-        outcome = None
+    outcome = _outcome(folder)
     predicted = outcome is not None and way.threads == outcome.conditions.threads and planned.at_once == 1
     predicted_s = outcome.plan.predicted_latency_s if outcome and predicted else None
     return _ready(folder, ServedModel(name, version, (), (), executor, predicted_s, way=way))
@@ -220,27 +216,19 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
     return replace(model, alone=alone, batched=batched, way=way)
 
 
-def _name(folder: Path) -> str:
-    """The model's own name; of a workspace that was built a stage at a time, the directory's."""
-    try:
-        outcome = _outcome(folder)
-    except BadArtifact:  # open_model says so
-        outcome = None
-    return outcome.model if outcome else folder.resolve().name
-
-
-def _outcome(folder: Path, model_sha256: str | None = None) -> Outcome | None:
+def _outcome(folder: Path) -> Outcome | None:
     """The workspace's outcome; None if it was built a stage at a time or for a cluster, so that nothing was timed
     beside float."""
     path = folder / f"{OUTCOME}.json"
-    return artifact.load(path, OUTCOME, Outcome, model_sha256=model_sha256) if path.exists() else None
+    return artifact.load(path, OUTCOME, Outcome) if path.exists() else None
 
 
 def _workspaces(folder: Path, name: str) -> list[tuple[tuple[str, str], Path]]:
     """Name and version of each workspace at or below `folder`, and its directory; an empty name stands for the model's
-    own."""
+    own, or the directory's if it was built a stage at a time."""
     if _built(folder):
-        return [((name or _name(folder), "1"), folder)]
+        outcome = None if name else _outcome(folder)
+        return [((name or (outcome.model if outcome else folder.resolve().name), "1"), folder)]
     workspaces: list[tuple[tuple[str, str], Path]] = []
     for child in sorted(child for pattern in ("*", "*/*") for child in folder.glob(pattern) if _built(child)):
         name, version = (*child.relative_to(folder).parts, "1")[:2]
