@@ -93,6 +93,13 @@ def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     assert model.batches == [1, 3, 3, 1]
 
 
+def test_an_input_without_dimensions_may_come_first() -> None:
+    """A sampling rate that a client sent before the sound ended in an internal error."""
+    queue = queue_of(Model(), way=Way(1))
+    queue.queue.model.executor.free.set()  # type: ignore[union-attr]
+    assert queue.submit({"rate": np.array(16_000), **rows(1)}).result(10)["y"].shape == (1, 2)
+
+
 def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
     model = Model()
     queue = queue_of(model, most_waiting=1)

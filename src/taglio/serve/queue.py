@@ -47,15 +47,12 @@ class _QueuedRequest:
         return None if self.step is None else self.step.sequence
 
     @property
-    def joinable(self) -> bool:
-        """Whether it may share a batch: steps of sequences and inputs of different rows run alone."""
-        return self.step is None and len({len(value) for value in self.feed.values()}) == 1
-
-    def joins(self, other: "_QueuedRequest") -> bool:
-        """Whether a request that may can share a batch with another: equal shapes except the first dimension."""
-        return other.joinable and all(
-            value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items()
-        )
+    def shapes(self) -> tuple[tuple[int, ...], ...] | None:
+        """Those of the inputs without their first dimension, in which requests of a batch are alike. None for one that
+        runs alone: a step of a sequence, or inputs of different rows."""
+        if self.step is not None or len({len(value) for value in self.feed.values()}) > 1:
+            return None
+        return tuple(self.feed[name].shape[1:] for name in sorted(self.feed))
 
 
 class ModelQueue:
@@ -134,12 +131,13 @@ class ModelQueue:
         first = next((request for request in waiting if request.sequence not in running), None)
         if first is None:
             return []
-        batch, rows, most = [first], first.rows, self.model.way.joined
-        if most == 1 or not first.joinable:
+        batch, most = [first], self.model.way.joined
+        if most == 1 or (shapes := first.shapes) is None:
             return batch
         waiting.remove(first)
+        rows = first.rows
         for request in waiting:
-            if not first.joins(request) or rows + request.rows > most:
+            if request.shapes != shapes or rows + request.rows > most:
                 break
             batch.append(request)
             rows += request.rows
