@@ -95,8 +95,9 @@ def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
 
 def test_an_input_without_dimensions_may_come_first() -> None:
     """A sampling rate that a client sent before the sound ended in an internal error."""
-    queue = queue_of(Model(), way=Way(1))
-    queue.queue.model.executor.free.set()  # type: ignore[union-attr]
+    model = Model()
+    model.free.set()
+    queue = queue_of(model, way=Way(1))
     assert queue.submit({"rate": np.array(16_000), **rows(1)}).result(10)["y"].shape == (1, 2)
 
 
