@@ -20,6 +20,7 @@ import grpc
 import numpy as np
 import pytest
 
+from taglio.serve.grpc import message
 from taglio.serve.refusals import Overloaded
 from taglio.serve.service import InferenceService, Settings
 from tests.built import SCALE, product, workspace
@@ -148,13 +149,31 @@ def test_what_other_servers_extensions_ask_for_is_refused_over_grpc(server: Serv
         client_module.InferenceServerClient(server.grpc).infer("product", [given], outputs=asked)
 
 
-def test_what_is_no_message_is_refused_in_words(server: Server) -> None:
+def call(server: Server, request: bytes) -> Any:
+    """The answer to a ModelInferRequest."""
     with grpc.insecure_channel(server.grpc) as channel:
         ask: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        return message("ModelInferResponse").FromString(ask(request, timeout=30))
+
+
+def test_values_may_stand_in_a_message_instead_of_bytes(server: Server) -> None:
+    rows = {"name": "x", "datatype": "FP32", "shape": [2, 4], "contents": {"fp32_contents": ROWS.ravel().tolist()}}
+    request = message("ModelInferRequest")(model_name="product", id="7", inputs=[rows])
+    answer = call(server, request.SerializeToString())
+    assert (answer.id, [output.name for output in answer.outputs]) == ("7", ["y", "index"])
+    assert np.array_equal(np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(2, 4), ROWS * SCALE)
+
+
+def test_what_is_no_request_is_refused_in_words_over_grpc(server: Server) -> None:
+    wrong = message("ModelInferRequest")(model_name="product", parameters={"timeout": {"string_param": "soon"}})
+    for request, words in (
+        (b"\xff", "the message is not a ModelInferRequest"),
+        (wrong.SerializeToString(), "Expected `int`, got `str` - at `$.timeout`"),
+    ):
         with pytest.raises(grpc.RpcError) as refused:
-            ask(b"\xff", timeout=30)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details() == "the message is not a ModelInferRequest"
+            call(server, request)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert words in refused.value.details()
 
 
 @pytest.mark.whole

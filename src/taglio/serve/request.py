@@ -97,7 +97,7 @@ def check_shape(spec: TensorSpec, tensor: InputTensor, limit_bytes: int) -> None
     if len(shape) != len(spec.shape) or any(
         size < 0 or wanted not in (-1, size) for size, wanted in zip(shape, spec.shape, strict=True)
     ):
-        raise BadRequest(f"input {spec.name} has shape {shape}, the model takes {list(spec.shape)}")
+        raise BadRequest(f"input {spec.name} has shape {str(shape)[:80]}, the model takes {list(spec.shape)}")
     size_bytes = prod(shape) * (1 if spec.datatype == BYTES else NUMPY[spec.datatype].itemsize)
     if size_bytes > limit_bytes:
         raise BadRequest(f"input {spec.name}: {size_bytes:,} bytes, the limit is {limit_bytes:,}")
