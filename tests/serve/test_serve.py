@@ -1,6 +1,5 @@
 """A server process, asked by the ecosystem's clients and by hand."""
 
-import ctypes
 import http.client
 import json
 import select
@@ -214,26 +213,6 @@ def test_half_a_request_and_a_client_that_leaves_cost_nobody_else(server: Server
             half.sendall(b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
             half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert infer(server, request())[0] == 200
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library cannot be told to keep memory")
-def test_a_large_request_takes_no_new_pages(server: Server) -> None:
-    """A page that the system must find costs more than copying what goes on it."""
-    request = inference.request({"x": np.ones((60_000, 4), np.float32)})
-
-    def faults(requests: int) -> float:
-        before = _faults(server.process.pid)
-        for _ in range(requests):
-            assert ask(server, "/v2/models/product/infer", *request)[0] == 200
-        return (_faults(server.process.pid) - before) / requests
-
-    faults(20)
-    assert faults(20) < 100  # of 4 kB: a request and its answer have 470
-
-
-def _faults(pid: int) -> int:
-    """Pages that a process has been given so far (minflt of proc_pid_stat(5))."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system does not end such connections")

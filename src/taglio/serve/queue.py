@@ -98,9 +98,8 @@ class ModelQueue:
         request = _QueuedRequest(feed, step, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         try:
-            async with asyncio.timeout(timeout_s):
-                self._begin()
-                return await request.answer
+            self._begin()
+            return await asyncio.wait_for(request.answer, timeout_s)
         except TimeoutError:
             raise TooLate("its deadline passed before it was answered") from None
         finally:

@@ -16,7 +16,7 @@ import grpc
 import uvicorn
 
 from taglio.errors import BadOption
-from taglio.memory import keep_memory, trim
+from taglio.memory import trim
 from taglio.serve.grpc import server as grpc_server
 from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
@@ -51,7 +51,6 @@ def serve(
     """
     _check(listen, settings)
     gc.freeze()  # objects that stay for good are not scanned again
-    keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     service = InferenceService(models, settings)
     certificate, key = listen.tls or (None, None)
     config = uvicorn.Config(

@@ -22,6 +22,7 @@ DATATYPES = {
     "object": BYTES,
 }
 NUMPY = {datatype: np.dtype(name) for name, datatype in DATATYPES.items()}
+_DATATYPES = {dtype: datatype for datatype, dtype in NUMPY.items()}  # a lookup of a dtype's name takes 4 µs
 _LENGTH = struct.Struct("<I")
 # What JSON has for a kind of NumPy's, and where it is none of these, integers.
 _VALUES: dict[str, Any] = {"b": list[bool], "f": list[float], "O": list[str]}
@@ -96,7 +97,7 @@ def to_json(name: str, array: np.ndarray) -> list[Any]:
 
 def datatype_of(array: np.ndarray) -> str:
     """The protocol's name of an array's type."""
-    return BYTES if array.dtype.kind in "OUS" else DATATYPES[array.dtype.name]
+    return BYTES if array.dtype.kind in "OUS" else _DATATYPES[array.dtype]
 
 
 def _objects(values: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
