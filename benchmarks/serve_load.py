@@ -70,8 +70,8 @@ def measure(name: str, options: argparse.Namespace) -> tuple[dict[str, Any], lis
     count = max(1000, int(per_s * options.seconds))
     with served(out) as server, ProcessPoolExecutor(1) as generator:
         before_s = server.processor_s()
-        sent = load, server.grpc, name, sample, result.session().run(sample), per_s, count
-        seconds, took_s, wrong = generator.submit(*sent).result()
+        wanted = result.session().run(sample)
+        seconds, took_s, wrong = generator.submit(load, server.grpc, name, sample, wanted, per_s, count).result()
         core_s = (server.processor_s() - before_s) / count
     p95_s = quantiles(seconds, n=20)[-1]
     figures = {
