@@ -110,6 +110,7 @@ def optimized(name: str, out: Path, *more: object, python: str = sys.executable)
     that of an environment with another version. Raises RuntimeError if it fails."""
     command = [python, "-m", "taglio", "optimize", *arguments(name), *map(str, more), "--json", "-o", str(out)]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" or python == sys.executable}
+    CACHE.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=CACHE)
     if done.returncode != 0:

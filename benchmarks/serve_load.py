@@ -99,6 +99,8 @@ def main() -> int:
             continue
         rows.append(cells)
         print(" | ".join(cells), file=sys.stderr, flush=True)
+    if not rows:
+        return 1
     head = ["network", "confirmed per s", "asked", "answered", "p95 ms", "p95 ÷ limit", "core-ms a request", "wrong"]
     table = markdown(head, rows)
     print(f"{table}\nwrote {write('serve_load', {'options': vars(options), **figures}, table)}")
