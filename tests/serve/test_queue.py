@@ -219,6 +219,19 @@ def test_only_inputs_are_the_fault_of_a_request(error: Exception, refusal: type[
         queue.submit(rows(1)).result(10)
 
 
+def test_a_lost_device_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def run(*_: object) -> None:
+        raise BadDevice("no device is left")
+
+    model: Any = SimpleNamespace(name="m", version="1", at_once=1, on_cluster=True, way=Way(1), run=run)
+    queue = Asked(ModelQueue(model))
+    for value in range(5):
+        with pytest.raises(Unavailable):
+            queue.submit(rows(1, value)).result(10)
+    assert queue.close(10) == 0
+    assert [record.message for record in caplog.records] == ["m version 1: BadDevice: no device is left"]
+
+
 @pytest.mark.parametrize(
     ("error", "refusal"),
     [

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from taglio.errors import plural, with_kind
-from taglio.serve.refusals import Draining, Overloaded, Refusal, TooLate, failed
+from taglio.serve.refusals import Draining, Overloaded, Refusal, TooLate, Unavailable, failed
 from taglio.serve.served import SequenceStep, ServedModel
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class ModelQueue:
         self._after_batch = after_batch
         self._waiting: list[_QueuedRequest] = []
         self._runs: list[list[_QueuedRequest]] = []
+        self._logged = ""
         self._closed = False
         self._begun: SimpleQueue[tuple[list[_QueuedRequest], asyncio.AbstractEventLoop]] = SimpleQueue()
         for _ in range(model.at_once):
@@ -175,8 +176,9 @@ class ModelQueue:
                 return [self._answers([request])[0] for request in batch]
             if isinstance(error, Refusal):  # the sequence ended while the request waited
                 return [error]
-            _LOG.warning("%s version %s: %s", self.model.name, self.model.version, with_kind(error, 2000))
-            return [failed(error, on_cluster=self.model.on_cluster)]
+            refusal = failed(error, on_cluster=self.model.on_cluster)
+            self._log(refusal, with_kind(error, 2000))
+            return [refusal]
 
     def _run(self, feeds: list[Mapping[str, np.ndarray]], step: SequenceStep | None) -> list[Answer]:
         if len(feeds) == 1:
@@ -188,3 +190,9 @@ class ModelQueue:
                 raise ValueError(f"output {name} of a batch of {rows} rows has the shape {list(value.shape)}")
         parts = {name: np.split(value, ends) for name, value in together.items()}
         return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
+
+    def _log(self, refusal: Refusal, reason: str) -> None:
+        """Log why a run failed. A lost device fails every request alike: that is logged once."""
+        if not (isinstance(refusal, Unavailable) and reason == self._logged):
+            _LOG.warning("%s version %s: %s", self.model.name, self.model.version, reason)
+        self._logged = reason
