@@ -8,7 +8,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 CODE := src tests scripts $(if $(wildcard benchmarks/*.py),benchmarks)
 # The back ends of `taglio compare`.
 BACKENDS ?= openvino nncf onnxsim litert onnx2tf torch qkeras
-BENCH ?= prediction quality cost
+BENCH ?= prediction quality
 ARGS ?=
 
 .DEFAULT_GOAL := help

@@ -6,11 +6,13 @@ and said.
 
 import gzip
 import json
+import os
 import runpy
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from itertools import chain, count
@@ -103,6 +105,19 @@ def arguments(name: str) -> list[str]:
     return [str(model), "--data", str(data), *(["--preprocess", case.preprocess] if case.preprocess else [])]
 
 
+def optimized(name: str, out: Path, *more: object, python: str = sys.executable) -> tuple[float, dict[str, Any]]:
+    """Seconds of one `taglio optimize` of a case in a process of its own, and what it printed as JSON; `python` may be
+    that of an environment with another version. Raises RuntimeError if it fails."""
+    command = [python, "-m", "taglio", "optimize", *arguments(name), *map(str, more), "--json", "-o", str(out)]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH" or python == sys.executable}
+    CACHE.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=CACHE)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1:]}")
+    return time.perf_counter() - start, json.loads(done.stdout)
+
+
 def open_case(name: str, threads: int | None = None, runtime: str = AUTO) -> Work:
     """The model of a case with its data."""
     case = CASES[name]
@@ -129,6 +144,12 @@ def write(what: str, figures: dict[str, Any], table: str) -> Path:
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
     return path
+
+
+def show(what: str, figures: dict[str, Any], text: str, *, as_json: bool) -> None:
+    """Write a result and print it: one JSON object instead of `text` if asked for."""
+    written = write(what, figures, text)
+    print(json.dumps({**figures, "wrote": str(written)}) if as_json else f"{text}\nwrote {written}")
 
 
 class Kept(Generic[Row]):

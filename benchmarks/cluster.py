@@ -379,34 +379,7 @@ def study(emulation: Emulation, file: Path, name: str, options: argparse.Namespa
             }
             row["devices"] = sorted({placement.device for placement in plan.placements})
             rows.append(row)
-            tell(row)
-
-
-def tell(row: dict[str, Any]) -> None:
-    head = f"{row['case']} {row['name']} {row['scenario']}"
-    if "run" not in row:
-        print(f"{head}: {row.get('error')}", flush=True)
-        return
-    result = row["run"]
-    if row["stream"]:
-        rounds = " ".join(f"{rate:.2f}" for rate in row["rounds"])
-        busy = f"machine busy for {result['machine_busy']:.0%}"
-        print(f"{head}: {rounds} of {result['predicted_rate_per_s']:.2f} a second, {busy}", flush=True)
-        return
-    print(
-        f"{head}: predicted {result['predicted_s'] * 1e3:.1f} measured {result['latency']['steady_s'] * 1e3:.1f} ms, "
-        f"ratio {result['ratio']:.3f}; "
-        + " ".join(f"{seconds * 1e3:.1f}" for seconds in row["rounds"])
-        + " ms; "
-        + ", ".join(f"{c['device']} {c['ratio']:.3f}" for c in result["components"])
-        + "; "
-        + ", ".join(
-            f"{c['source']}>{c['target']} {c['bytes']} B "
-            f"{c['predicted_s'] * 1e3:.1f}/{c['measured']['median_s'] * 1e3:.1f}"
-            for c in result["crossings"]
-        ),
-        flush=True,
-    )
+            print(" | ".join(table_rows([row])[0]), flush=True)
 
 
 def main() -> int:

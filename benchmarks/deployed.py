@@ -7,7 +7,6 @@ python benchmarks/deployed.py [--cases digits,magika] [--openings 8] [--json]
 """
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import taglio
-from cases import CACHE, markdown, write
+from cases import CACHE, markdown, show
 from taglio.confirm.speedup import Speedup, log_ratio, speedup
 from taglio.deploy import verify
 from taglio.deploy.prove import verified
@@ -96,9 +95,7 @@ def main() -> int:
     ]
     text = markdown(["network", "runtime", "answers differ by", "speed of deploy/ ÷ session", "holds"], table)
     text += f"\n\n{sum(row.holds for row in rows)} of {len(rows)} hold: the same answers, speed within 3 %."
-    figures = {"rows": [asdict(row) for row in rows]}
-    written = write("deployed", figures, text)
-    print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
+    show("deployed", {"rows": [asdict(row) for row in rows]}, text, as_json=options.json)
     return 0 if rows else 1
 
 

@@ -8,10 +8,7 @@ python benchmarks/rate.py [--cases digits,magika] [--openings 8] [--effort 1] [-
 """
 
 import argparse
-import json
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -19,7 +16,7 @@ from math import exp, log
 from pathlib import Path
 from statistics import median
 
-from cases import CACHE, CASES, Kept, arguments, markdown, write
+from cases import CACHE, CASES, Kept, markdown, optimized, show
 from taglio.artifact import load
 from taglio.cli.options import memory_size
 from taglio.cores import available_cores
@@ -82,15 +79,9 @@ class Entry:
 def run(name: str, asked: argparse.Namespace) -> Row:
     """One optimize in a process of its own, the grid, and the race."""
     out = CACHE / "rate" / name
-    command = [sys.executable, "-m", "taglio", "optimize", *arguments(name), "--objective", "rate"]
     # --portable excludes bfloat16, which float blocks may otherwise compute in.
-    command += ["--max-error", "1%", "--keep-float", "*", "--portable", "--effort", str(asked.effort)]
-    command += ["--json", "-o", str(out)]
-    start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - start
-    if done.returncode != 0:
-        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1:]}")
+    given = "--objective", "rate", "--max-error", "1%", "--keep-float", "*", "--portable", "--effort", asked.effort
+    seconds, _ = optimized(name, out, *given)
     return compared(name, out, seconds, asked)
 
 
@@ -203,9 +194,7 @@ def main() -> int:
         print(" | ".join(cells(kept.rows[-1])), file=sys.stderr, flush=True)
     head = ["network", "grid's best", "chosen", "chosen ÷ best", "÷ default, one caller", "÷ default, two callers"]
     text = markdown([*head, "optimize"], [cells(row) for row in kept.rows])
-    figures = {"rows": [asdict(row) for row in kept.rows]}
-    written = write("rate", figures, text)
-    print(json.dumps({**figures, "wrote": str(written)}) if asked.json else f"{text}\nwrote {written}")
+    show("rate", {"rows": [asdict(row) for row in kept.rows]}, text, as_json=asked.json)
     return 0
 
 

@@ -24,26 +24,34 @@ class _Samples(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self._feeds: Iterator[Mapping[str, np.ndarray]] = iter(samples)
 
-    def get_next(self) -> Mapping[str, np.ndarray] | None:
-        return next(self._feeds, None)
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        feed = next(self._feeds, None)
+        return None if feed is None else dict(feed)
+
+
+def quantized(
+    source: Path, target: Path, samples: Sequence[Mapping[str, np.ndarray]], operators: Sequence[str] | None = None
+) -> None:
+    """Write `source` to `target`, its `operators` (None: all) by `quantize_static` as RECOMMENDED."""
+    quantize_static(
+        source,
+        target,
+        _Samples(samples),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        nodes_to_quantize=operators,
+    )
 
 
 def by_onnxruntime(work: Work, blocks: Mapping[str, Precision]) -> onnx.ModelProto:
-    """The operators of `blocks` by `quantize_static` as RECOMMENDED, calibrated on the same samples."""
+    """The operators of `blocks` quantised, calibrated on the same samples."""
     names = [name for block in blocks for name in work.graph.block(block).operators]
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(work.model.proto, source)
-        quantize_static(
-            source,
-            target,
-            _Samples(work.data.calibration.samples),
-            quant_format=QuantFormat.QDQ,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-            nodes_to_quantize=names,
-        )
+        quantized(source, target, work.data.calibration.samples, names)
         return onnx.load(target)
 
 

@@ -2,8 +2,8 @@
 
 A request of 602 kB by tritonclient over HTTP and gRPC, with binary tensors, minus `session.run` of the same model in
 the client, before and after the client tells its C library to keep memory. All take turns; with --triton PYTHON (an
-environment with nvidia-pytriton and onnxruntime) so does Triton. Then the same requests by perf_analyzer, the load
-generator that comes with tritonclient, whose own share is small (where it runs: it needs libb64 and libcudart).
+environment with nvidia-pytriton and onnxruntime) so does Triton. Then the server's processor time per request, for
+requests of 4 kB and 602 kB one after another, minus that of `session.run` in the client.
 
     python benchmarks/serve_overhead.py [--triton PYTHON]      (.[dev,serve])
 """
@@ -23,7 +23,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from cases import markdown, write
-from served import IMAGE, analyzed, analyzer, free_port, probe, served, workspace
+from served import IMAGE, free_port, probe, served, workspace
 from taglio.cores import available_cores
 from taglio.flow.workspace import COMPONENTS
 from taglio.memory import keep_memory
@@ -70,16 +70,16 @@ def triton(python: str, folder: Path) -> Iterator[tuple[int, int]]:
         process.wait(60)
 
 
-def client(door: str, port: int) -> Callable[[np.ndarray], np.ndarray]:
+def client(door: str, port: int, model: str = "probe") -> Callable[[np.ndarray], np.ndarray]:
     """One request by tritonclient with binary tensors, made anew each time as a user would."""
     library: Any = {"http": tritonclient.http, "grpc": tritonclient.grpc}[door]
     client = library.InferenceServerClient(f"127.0.0.1:{port}")
     wanted = [library.InferRequestedOutput("mean")]
 
     def ask(image: np.ndarray) -> np.ndarray:
-        given = library.InferInput("image", IMAGE, "FP32")
+        given = library.InferInput("image", list(image.shape), "FP32")
         given.set_data_from_numpy(image)
-        return np.asarray(client.infer("probe", [given], outputs=wanted).as_numpy("mean"))
+        return np.asarray(client.infer(model, [given], outputs=wanted).as_numpy("mean"))
 
     return ask
 
@@ -118,11 +118,6 @@ def overhead(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         figures = measured()
         keep_memory()  # the client's: without it glibc maps new pages for every copy of 600 kB
         figures |= {f"{way}, memory kept": times for way, times in measured().items()}
-        if tool := analyzer():
-            for way, port in doors.items():
-                figures[f"{way} by perf_analyzer, memory kept"] = [
-                    *analyzed(tool, "probe", way.split()[1], port, 1, options.seconds)[:2]
-                ]
     rows = []
     for way, (middle, late) in figures.items():
         alone = figures[f"session.run{', memory kept' if 'kept' in way else ''}"][0]
@@ -130,15 +125,42 @@ def overhead(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return figures, markdown(["602 kB by", "median ms", "99 % ms", "over session.run ms"], rows)
 
 
+def processor_time(requests: int) -> tuple[dict[str, float], str]:
+    """Processor milliseconds of the server per request, without the model's own."""
+    figures: dict[str, float] = {}
+    for shape in ((1, 3, 18, 18), IMAGE):
+        image = np.ones(shape, np.float32)
+        folder = workspace(f"probe-{image.nbytes}", probe(echo=False, image=shape), available_cores())
+        session = open_session(next((folder / COMPONENTS).glob("*.onnx")), SessionOptions(available_cores()))
+        began = time.process_time()
+        for _ in range(requests):
+            session.run(["mean"], {"image": image})
+        own_s = time.process_time() - began
+        with served(folder) as server:
+            for door, port in (("http", server.http), ("grpc", server.grpc)):
+                ask = client(door, port, folder.name)
+                for _ in range(100):
+                    ask(image)
+                before_s = server.processor_s()
+                for _ in range(requests):
+                    ask(image)
+                took_s = server.processor_s() - before_s - own_s
+                figures[f"{image.nbytes / 1e3:.0f} kB, {door}"] = took_s / requests * 1e3
+    rows = [[request, f"{processor_ms:.2f}"] for request, processor_ms in figures.items()]
+    return figures, markdown(["request", "server's processor ms"], rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000, help="each way (default 1000)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of perf_analyzer's requests (default 4)")
     parser.add_argument("--triton", help="the Python of an environment with nvidia-pytriton and onnxruntime")
     options = parser.parse_args()
     figures, table = overhead(options)
-    print(table, flush=True)
-    print(f"wrote {write('serve', {'options': vars(options), 'overhead': figures}, table)}")
+    processor_ms, second = processor_time(options.requests)
+    text = f"{table}\n\n{second}"
+    print(text, flush=True)
+    figures = {"overhead": figures, "processor_ms": processor_ms}
+    print(f"wrote {write('serve', {'options': vars(options), **figures}, text)}")
     return 0
 
 

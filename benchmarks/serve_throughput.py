@@ -1,8 +1,6 @@
 """How many requests a second does `taglio serve` answer? 16 clients at once beside `session.run` alone.
 
-The clients are threads of Python, and those of perf_analyzer where it runs.
-
-    python benchmarks/serve_throughput.py [--cases NAMES]      (.[dev,serve])
+python benchmarks/serve_throughput.py [--cases NAMES]      (.[dev,serve])
 """
 
 import argparse
@@ -16,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from cases import CASES, markdown, open_case, write
-from served import Server, analyzed, analyzer, raw, served, workspace
+from served import Server, raw, served, workspace
 from taglio.cores import available_cores
 from taglio.flow.workspace import COMPONENTS
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -24,7 +22,6 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 def throughput(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     figures, rows = {}, []
-    tool = analyzer()
     for name in options.cases.split(","):
         work = open_case(name)
         feed = dict(work.data.held_out.samples[0])
@@ -32,22 +29,18 @@ def throughput(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         session = open_session(next((folder / COMPONENTS).glob("*.onnx")), SessionOptions(available_cores()))
         alone = partial(session.run, None, feed)
         body, headers = raw(feed)
-        rates: dict[str, list[float]] = {way: [] for way in ("alone", "Python", *(["perf_analyzer"] if tool else []))}
+        rates: dict[str, list[float]] = {"alone": [], "served": []}
         with served(folder) as server:
             for _ in range(options.rounds):
                 rates["alone"].append(rate(alone, 1, options.seconds))
-                rates["Python"].append(rate(sender(server, name, body, headers), options.clients, options.seconds))
-                if tool:
-                    ways = tool, name, "http", server.http, options.clients, options.seconds
-                    rates["perf_analyzer"].append(analyzed(*ways)[2])
-        medians = {key: median(per_s) for key, per_s in rates.items()}
+                rates["served"].append(rate(sender(server, name, body, headers), options.clients, options.seconds))
         figures[name] = rates
+        alone_per_s, served_per_s = map(median, rates.values())
         size = sum(value.nbytes for value in feed.values())
-        for key in list(rates)[1:]:
-            cells = [f"{medians['alone']:.1f}", key, f"{medians[key]:.1f}", f"{medians[key] / medians['alone']:.3f}"]
-            rows.append([name, f"{size / 1e3:.0f}", *cells])
-            print(rows[-1], flush=True)
-    header = ["network", "request kB", "session.run per s", f"{options.clients} clients in", "per s", "ratio"]
+        cells = [f"{alone_per_s:.1f}", f"{served_per_s:.1f}", f"{served_per_s / alone_per_s:.3f}"]
+        rows.append([name, f"{size / 1e3:.0f}", *cells])
+        print(rows[-1], flush=True)
+    header = ["network", "request kB", "session.run per s", f"{options.clients} clients per s", "ratio"]
     return figures, markdown(header, rows)
 
 

@@ -1,14 +1,13 @@
 """A `taglio serve` process over a made-up workspace, and what its benchmarks ask it with. Measures nothing itself."""
 
-import csv
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,18 +26,18 @@ IMAGE = (1, 3, 224, 224)  # 602 kB
 HEADER = "Inference-Header-Content-Length"
 
 
-def probe(*, echo: bool) -> onnx.ModelProto:
+def probe(*, echo: bool, image: tuple[int, ...] = IMAGE) -> onnx.ModelProto:
     """A convolution of an image, which takes little time; with `echo` the negative image is a large output as well."""
     weights = np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["image", "weights"], ["found"], strides=[8, 8]),
         helper.make_node("GlobalAveragePool", ["found"], ["mean"]),
     ]
-    given = [helper.make_tensor_value_info("image", TensorProto.FLOAT, IMAGE)]
+    given = [helper.make_tensor_value_info("image", TensorProto.FLOAT, image)]
     wanted = [helper.make_tensor_value_info("mean", TensorProto.FLOAT, [1, 8, 1, 1])]
     if echo:
         nodes.append(helper.make_node("Neg", ["image"], ["negative"]))
-        wanted.append(helper.make_tensor_value_info("negative", TensorProto.FLOAT, IMAGE))
+        wanted.append(helper.make_tensor_value_info("negative", TensorProto.FLOAT, image))
     graph = helper.make_graph(nodes, "probe", given, wanted, [numpy_helper.from_array(weights, "weights")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
@@ -64,6 +63,11 @@ class Server:
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+    def processor_s(self) -> float:
+        """Processor time of the server so far, in steps of 10 ms (utime and stime of proc_pid_stat(5))."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -106,24 +110,3 @@ def raw(feed: dict[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
     ]  # fmt: skip
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     return head + b"".join(value.tobytes() for value in feed.values()), {HEADER: str(len(head))}
-
-
-def analyzer() -> Path | None:
-    """perf_analyzer, if it runs here."""
-    analyzer = Path(sys.executable).with_name("perf_analyzer")
-    with suppress(OSError):
-        if subprocess.run([analyzer, "--version"], check=False, capture_output=True).returncode == 0:
-            return analyzer
-    print("without perf_analyzer: it is not installed, or lacks a library", flush=True)
-    return None
-
-
-def analyzed(tool: Path, name: str, door: str, port: int, clients: int, seconds: float) -> tuple[float, float, float]:
-    """Median and 99 % quantile of a request's seconds, and requests per second, of so many clients of perf_analyzer."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.csv"
-        command = [str(tool), "-m", name, "-i", door, "-u", f"127.0.0.1:{port}", "-f", str(out), "--percentile", "50"]
-        command += ["--concurrency-range", str(clients), "-p", str(int(seconds * 1e3)), "-r", "3", "-s", "1000000"]
-        subprocess.run(command, check=True, capture_output=True)
-        (row,) = csv.DictReader(out.read_text().strip().splitlines())
-    return float(row["p50 latency"]) / 1e6, float(row["p99 latency"]) / 1e6, float(row["Inferences/Second"])

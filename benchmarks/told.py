@@ -12,16 +12,13 @@ python benchmarks/told.py --itself 20 [--cases digits]
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from cases import CACHE, CASES, Kept, arguments, markdown, paths, write
+from cases import CACHE, CASES, Kept, markdown, optimized, paths, show
 from taglio.artifact import load
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
@@ -59,13 +56,8 @@ class Row:
 def run(name: str, number: int, asked: argparse.Namespace) -> Row:
     """One optimize in a process of its own, and the long race of what it delivered."""
     out = CACHE / "told" / f"{name}-{number}"
-    command = [sys.executable, "-m", "taglio", "optimize", *arguments(name), "--max-error", str(asked.max_error)]
-    command += ["--effort", str(asked.effort), "--threads", str(asked.threads), "--json", "-o", str(out)]
-    start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - start
-    if done.returncode != 0:
-        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1:]}")
+    given = "--max-error", asked.max_error, "--effort", asked.effort, "--threads", asked.threads
+    seconds, _ = optimized(name, out, *given)
     outcome = json.loads((out / "outcome.json").read_text())["body"]
     reported = msgspec.convert(outcome["speedup"], Speedup | None)
     raced = None if reported is None else long_race(out, asked.openings)
@@ -133,7 +125,8 @@ def main() -> int:
     text = markdown(head, [cells(row) for row in rows])
     text += f"\n\n{sum(judged)} of {len(judged)} reported intervals hold the long race's ratio; "
     text += f"{len(rows) - len(judged)} runs kept float."
-    return printed("told", {"rows": [asdict(row) for row in rows]}, text, asked)
+    show("told", {"rows": [asdict(row) for row in rows]}, text, as_json=asked.json)
+    return 0
 
 
 def against_itself(asked: argparse.Namespace) -> int:
@@ -146,12 +139,7 @@ def against_itself(asked: argparse.Namespace) -> int:
         figures[name] = [asdict(race) for race in races]
         table.append([name, str(len(races)), str(held), str(replaced), f"{width:.1%}"])
     head = ["network", "races", "intervals that hold 1", "would replace float", "mean half-width"]
-    return printed("told_itself", figures, markdown(head, table), asked)
-
-
-def printed(what: str, figures: dict[str, Any], text: str, asked: argparse.Namespace) -> int:
-    written = write(what, figures, text)
-    print(json.dumps({**figures, "wrote": str(written)}) if asked.json else f"{text}\nwrote {written}")
+    show("told_itself", figures, markdown(head, table), as_json=asked.json)
     return 0
 
 

@@ -12,25 +12,16 @@ python benchmarks/versions.py --other /path/to/bin/python [--cases digits,magika
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from math import exp, fsum, log
-from pathlib import Path
-from typing import Any
 
-import onnx
-
-from cases import CACHE, CASES, Kept, arguments, markdown, paths, write
+from cases import CACHE, CASES, Kept, markdown, optimized, paths, show
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
-from taglio.deploy.write import read_samples, write_opened, write_source
-from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.openvino_marks import note_precision
+from taglio.deploy.write import read_samples, write_source
 from taglio.scratch import scratch
 from told import NETWORKS
 
@@ -60,55 +51,22 @@ class Row:
     gain: Speedup
 
 
-def optimized(python: str, name: str, out: Path, options: argparse.Namespace) -> tuple[float, dict[str, Any]]:
-    """Seconds of one `optimize` in a process of its own, and its JSON."""
-    command = [python, "-m", "taglio", "optimize", *arguments(name), "--max-error", str(options.max_error)]
-    command += ["--effort", str(options.effort), "--threads", str(options.threads), "--json", "-o", str(out)]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    shutil.rmtree(out, ignore_errors=True)  # a search would reuse the errors of an earlier one
-    start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=CACHE)
-    if done.returncode != 0:
-        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1:]}")
-    return time.perf_counter() - start, json.loads(done.stdout)
-
-
-def delivered(out: Path, folder: Path, threads: int) -> Path:
-    """The result in `out` as a delivered folder; versions before that had none get one in `folder`."""
-    if (out / "deploy").exists():
-        return out / "deploy"
-    (piece,) = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
-    path = out / "components" / piece["file"]
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs = [value.name for value in graph.input if value.name not in weights]
-    outputs = [value.name for value in graph.output]
-    where = SessionOptions(threads, runtime=piece["runtime"].removesuffix("-bf16").removesuffix("-mixed"))
-    if where.runtime == piece["runtime"]:
-        write_opened(folder, path, inputs, outputs, where)
-        return folder
-    proto, low = onnx.load(path), set(piece["bfloat16"])  # those versions named the tensors in bfloat16 apart
-    tensors = [name for node in graph.node for name in node.output] if piece["runtime"].endswith("mixed") else []
-    note_precision(proto, [name for name in tensors if name not in low])
-    with scratch() as temporary:
-        onnx.save(proto, temporary / path.name)
-        write_opened(folder, temporary / path.name, inputs, outputs, where)
-    return folder
-
-
 def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> Row:
     """Both versions of one network, and the races of their results."""
     outs = {version: CACHE / "versions" / f"{name}-{version}" for version in (OTHER, THIS)}
     pythons = {OTHER: options.other, THIS: sys.executable}
     order = (THIS, OTHER) if is_this_first else (OTHER, THIS)
-    runs = {version: optimized(pythons[version], name, outs[version], options) for version in order}
+    given = "--max-error", options.max_error, "--effort", options.effort, "--threads", options.threads
+    for out in outs.values():
+        shutil.rmtree(out, ignore_errors=True)  # a search would reuse the errors of an earlier one
+    runs = {version: optimized(name, outs[version], *given, python=pythons[version]) for version in order}
     manifest = json.loads((outs[THIS] / "deploy" / verify.MANIFEST).read_text())
     patience = Patience(
         openings=options.openings, fewest=options.openings // 2, half_width=0.019, seconds=30.0, slow_seconds=60.0
     )
-    with scratch() as source, scratch() as other:
+    with scratch() as source:
         write_source(source, paths(CASES[name])[0], manifest["inputs"], manifest["outputs"], options.threads)
-        folders = {OTHER: delivered(outs[OTHER], other, options.threads), THIS: outs[THIS] / "deploy"}
+        folders = {version: out / "deploy" for version, out in outs.items()}
         with Race(read_samples(folders[THIS])) as race:
             run_s = runs[THIS][1]["float32"]["latency_s"]
             over_float = {
@@ -156,9 +114,7 @@ def main() -> int:
             mean([row.this.seconds / row.other.seconds for row in rows]),
         )
         text += f"\n\nGeometric means: results {gain:.3f} × as fast, `optimize` takes {share:.2f} of the time."
-    figures = {"rows": [asdict(row) for row in rows]}
-    written = write("versions", figures, text)
-    print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
+    show("versions", {"rows": [asdict(row) for row in rows]}, text, as_json=options.json)
     return 0 if rows else 1
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from cases import CACHE, CASES, ROOT, SHARED, WILD, markdown, paths, write
+from cases import CACHE, CASES, SHARED, WILD, markdown, paths, show, write
 from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
 from taglio.deploy import verify
@@ -247,7 +247,7 @@ def with_rivals(options: argparse.Namespace) -> int:
             else:
                 print(f"{name} at {limit:.0%}: {row.outcome}: {row.said}", file=sys.stderr)
         ours = {limit: out[limit] for limit, row in done.items() if row.outcome == "works"}
-        contests.append(contest(model, data, ours, options.threads, options.seconds, ROOT / ".backends"))
+        contests.append(contest(model, data, ours, options.threads, options.seconds))
         if not options.json:
             print(markdown(*everything(contests[-1:])), flush=True)
     text = markdown(*rows(contests, limits)) + "\n"
@@ -257,8 +257,7 @@ def with_rivals(options: argparse.Namespace) -> int:
     head = ["network", "limit", "quantised", "error predicted", "measured", "latency predicted", "measured", "optimize"]
     text += f"\n\n{markdown(head, plans)}"
     figures = {"contests": [asdict(result) for result in contests]}
-    written = write("wild_rivals", figures, f"{text}\n\n{markdown(*everything(contests))}")
-    print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
+    show("wild_rivals", figures, f"{text}\n\n{markdown(*everything(contests))}", as_json=options.json)
     return 0 if contests else 1
 
 

@@ -5,11 +5,9 @@ NNCF where it is installed, opened in every place of OpenVINO. Errors are relati
 on the inputs that taglio holds out; only what keeps the limit counts. What cannot be made is a row with the reason.
 """
 
-import importlib.util
 import json
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +17,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from rivals import quantized
+from taglio.compare import environments
 from taglio.components.build import read
 from taglio.error.tally import Tally
 from taglio.errors import one_line
@@ -78,22 +78,12 @@ class Contest:
         return next(way.latency_s for way in self.ways if (way.name, way.place) == ("float", NAME))
 
 
-class _Samples(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
-        self._feeds = iter([dict(sample) for sample in samples])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._feeds, None)
-
-
-def contest(
-    model: Path, data: Path, ours: Mapping[float, Path], threads: int, budget_s: float, backends: Path
-) -> Contest:
+def contest(model: Path, data: Path, ours: Mapping[float, Path], threads: int, budget_s: float) -> Contest:
     """Every way of one network; `ours` are the folders that taglio left, by limit."""
     work = Model(model, data, threads=threads)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        files, failed = _made(work, model, folder, backends)
+        files, failed = _made(work, model, folder)
         options = [SessionOptions(threads, runtime=place) for place in here()]
         entries = [Entry("float", opening, model) for opening in options]
         entries += [
@@ -110,19 +100,12 @@ def contest(
     return Contest(model.stem, (*ways, *failed))
 
 
-def _made(work: Work, model: Path, folder: Path, backends: Path) -> tuple[dict[str, Path], list[Way]]:
+def _made(work: Work, model: Path, folder: Path) -> tuple[dict[str, Path], list[Way]]:
     """Files by way, and what could not be made."""
     samples = list(work.data.calibration.samples[:_CALIBRATED])
 
-    def static(target: Path) -> None:
-        kinds = (QuantFormat.QDQ, QuantType.QUInt8, QuantType.QInt8)
-        quantize_static(
-            model, target, _Samples(samples), quant_format=kinds[0], activation_type=kinds[1], weight_type=kinds[2],
-            per_channel=True,
-        )  # fmt: skip
-
     makers: dict[str, Callable[[Path], None]] = {
-        "ONNX Runtime static": static,
+        "ONNX Runtime static": lambda target: quantized(model, target, samples),
         "ONNX Runtime dynamic": lambda target: quantize_dynamic(
             model, target, op_types_to_quantize=_DYNAMIC, weight_type=QuantType.QInt8
         ),
@@ -136,16 +119,16 @@ def _made(work: Work, model: Path, folder: Path, backends: Path) -> tuple[dict[s
             files[way] = target
         except Exception as error:  # ONNX Runtime's tools raise whatever they meet
             failed.append(Way(way, NAME, reason=one_line(error, 120)))
-    python = _with_nncf(backends)
-    if python is None:
-        failed.append(Way("NNCF", "openvino", reason="no NNCF here: pip install nncf in .backends/openvino"))
+    place = environments.find("nncf")
+    if place.interpreter is None:
+        failed.append(Way("NNCF", "openvino", reason=place.reason))
         return files, failed
     (folder / "data").mkdir()
     for index, sample in enumerate(samples):
         np.savez(folder / "data" / f"{index:04}.npz", allow_pickle=False, **dict(sample))
     worker = Path(__file__).with_name("rivals_nncf.py")
     done = subprocess.run(
-        [python, str(worker), str(model), str(folder / "data"), str(folder)],
+        [str(place.interpreter), str(worker), str(model), str(folder / "data"), str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -159,17 +142,6 @@ def _made(work: Work, model: Path, folder: Path, backends: Path) -> tuple[dict[s
         else:
             files[way] = folder / f"nncf-{index}.xml"
     return files, failed
-
-
-def _with_nncf(backends: Path) -> str | None:
-    """An interpreter that has NNCF."""
-    if importlib.util.find_spec("nncf") is not None:
-        return sys.executable
-    python = backends / "openvino" / "bin" / "python"
-    if not python.exists():
-        return None
-    done = subprocess.run([python, "-c", "import nncf, openvino"], capture_output=True, check=False)
-    return str(python) if done.returncode == 0 else None
 
 
 def _measured(work: Work, entries: Sequence[Entry], budget_s: float) -> list[Way]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from taglio import artifact
@@ -131,9 +130,3 @@ def test_a_model_of_no_known_format_is_refused(tiny: Case, tmp_path: Path) -> No
     model = tmp_path / "model.bin"
     model.write_bytes(b"?")
     refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .ort, .keras")
-
-
-def test_data_with_channels_last_is_told_apart(tiny: Case, tmp_path: Path) -> None:
-    data = tmp_path / "last.npy"
-    np.save(data, np.zeros((4, 8, 8, 3), np.float32))
-    refused(taglio("compare", tiny.model, "--data", data, "-o", tmp_path / "out"), "the channels are last", "moveaxis")

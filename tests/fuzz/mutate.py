@@ -94,29 +94,11 @@ def _spots(value: Any, depth: int = 0) -> Any:
 
 
 def damage_text(rng: random.Random, data: bytes) -> bytes:
-    """Lines deleted, repeated and swapped, values replaced."""
+    """Lines deleted, repeated and moved, values replaced."""
     lines = data.decode().splitlines()
     for _ in range(rng.choice((1, 1, 2, 4))):
         at = rng.randrange(len(lines))
-        head, equals, _ = lines[at].partition("=")
-        match rng.randrange(5):
-            case 0:
-                lines[at] = ""
-            case 1:
-                lines.insert(rng.randrange(len(lines)), lines[at])
-            case 2:
-                other = rng.randrange(len(lines))
-                lines[at], lines[other] = lines[other], lines[at]
-            case 3 if equals:
-                tail = rng.choice([line.partition("=")[2] for line in lines if "=" in line])
-                lines[at] = f"{head}={tail}"
-            case _:
-                value = rng.choice(VALUES)
-                lines[at] = f"{head}= {_toml(value)}" if equals else _toml(value)
+        name, equals, _ = lines[at].partition("=")
+        lines[at] = f"{name}= {json.dumps(rng.choice(VALUES))}" if equals and rng.random() < 0.6 else ""
+        lines.insert(rng.randrange(len(lines)), rng.choice(lines))
     return "\n".join(lines).encode(errors="surrogatepass")
-
-
-def _toml(value: object) -> str:
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else json.dumps(value)

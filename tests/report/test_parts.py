@@ -1,13 +1,10 @@
 """The parts of a page: what cannot be placed is counted; browsers can read the script."""
 
-import shutil
-import subprocess
 from math import inf, nan
-from pathlib import Path
 
 import pytest
 
-from taglio.report import console, page, written
+from taglio.report import console, written
 from taglio.report.parts import Axis, Cell, Chart, Mark, Table
 
 
@@ -15,15 +12,6 @@ def test_values_that_are_not_finite_are_counted() -> None:
     marks = [Mark(1.0, y, "dot", "") for y in (1.0, 0.0, inf, nan)]
     assert Chart("", Axis("x"), Axis("y", "log"), marks).undrawn() == 3
     assert Chart("", Axis("x"), Axis("y", "log", zero=True), marks).undrawn() == 2
-
-
-def test_the_script_is_one_that_browsers_read() -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
-    script = Path(page.__file__).parent / "templates" / "page.js"
-    ran = subprocess.run([node, "--check", script], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_share_is_drawn_where_it_begins() -> None:

@@ -17,7 +17,6 @@ from taglio.flow.joining import batched_inputs
 from taglio.model.inputs import spec_of
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.serve.queue import QueueLimits
 from taglio.serve.served import open_model
 from tests.built import product, workspace
 from tests.end_to_end.command import SHARED
@@ -54,17 +53,6 @@ SHARED_ALONE = {
     for name in ("47_rows_times_five", "51_tokens_flattened")
     if (path := SHARED / "cases" / f"{name}.onnx").exists()
 }
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_rows_that_mix_are_not_joined(tmp_path: Path, name: str) -> None:
-    model = open_model(workspace(tmp_path, ALONE[name]), name, "1")
-    assert model.warm and model.alone
-
-
-@pytest.mark.parametrize("name", JOINED)
-def test_rows_that_keep_apart_are_joined(tmp_path: Path, name: str) -> None:
-    assert open_model(workspace(tmp_path, JOINED[name]), name, "1").alone == ""
 
 
 def sent(rng: np.random.Generator, proto: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -149,7 +137,7 @@ def executions(server: Server, name: str) -> int:
     return int(float(next(line for line in text.splitlines() if line.startswith(start)).removeprefix(start)))
 
 
-def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_of_other_rows_is_taken_apart() -> None:
     """What the graph and the samples do not show: a runtime that answers a batch with other rows."""
 
     class Short(Model):
@@ -158,22 +146,20 @@ def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.
             return [answer[:2]]
 
     model = Short()
-    queue = queue_of(model, QueueLimits())
+    queue = queue_of(model)
     first = queue.submit(rows(1))
     model.running.wait(10)
     others = [queue.submit(rows(1, value)) for value in (2.0, 3.0, 4.0)]
     model.free.set()
     assert first.result(10)["y"].tolist() == [[2.0, 2.0]]
     assert [other.result(10)["y"].tolist() for other in others] == [[[4.0, 4.0]], [[6.0, 6.0]], [[8.0, 8.0]]]
-    (line,) = caplog.messages
-    assert "requests run alone: output y of a batch of 3 rows had the shape [2, 2]" in line
-    assert queue.queue.alone and queue.close(10) == 0
+    assert queue.close(10) == 0
 
 
 def test_a_request_whose_inputs_differ_in_rows_is_never_joined() -> None:
     """Where the model gives their first dimensions no common name, such a request is its own affair."""
     model = Model()
-    queue = queue_of(model, QueueLimits())
+    queue = queue_of(model)
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit({**rows(1), "other": np.ones((2, 2), np.float32)})]

@@ -11,7 +11,7 @@ import pytest
 
 from taglio.errors import BadData, BadDevice
 from taglio.runtimes.way import Way
-from taglio.serve.queue import ModelQueue, QueueLimits, Ran
+from taglio.serve.queue import ModelQueue, Ran
 from taglio.serve.refusals import (
     Draining,
     InferenceFailed,
@@ -23,8 +23,9 @@ from taglio.serve.refusals import (
     failed,
 )
 from taglio.serve.served import SequenceStep, ServedModel
+from taglio.serve.service import InferenceService, Settings
 from taglio.serve.tensors import TensorSpec
-from tests.serve.conftest import Asked
+from tests.serve.conftest import Asked, begin
 
 
 class Model:
@@ -46,11 +47,13 @@ class Model:
         return [2 * feed["x"]]
 
 
-def queue_of(model: Model, limits: QueueLimits, told: Any = None, way: Way = Way(1, joined=8)) -> Asked:  # noqa: B008
-    spec = (TensorSpec("x", "FP32", (-1, 2)),)
-    executor: Any = model
-    served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, alone="", way=way)
-    return Asked(ModelQueue(served, limits, told))
+def served(executor: Any, name: str = "m", way: Way = Way(1, joined=8)) -> ServedModel:  # noqa: B008
+    inputs, outputs = (TensorSpec("x", "FP32", (-1, 2)),), (TensorSpec("y", "FP32", (-1, 2)),)
+    return ServedModel(name, "1", inputs, outputs, executor, None, alone="", way=way)
+
+
+def queue_of(model: Model, told: Any = None, way: Way = Way(1, joined=8), most_waiting: int = 64) -> Asked:  # noqa: B008
+    return Asked(ModelQueue(served(model, way=way), most_waiting, told))
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -66,7 +69,7 @@ def rows(count: int, value: float = 1.0) -> dict[str, np.ndarray]:
 
 def test_what_waits_is_joined_and_parted_again() -> None:
     model, ran = Model(), list[Ran]()
-    queue = queue_of(model, QueueLimits(), ran.append)
+    queue = queue_of(model, ran.append)
     first = queue.submit(rows(1))
     model.running.wait(10)
     others = [queue.submit(rows(2, 1.0 + index)) for index in range(3)]
@@ -81,7 +84,7 @@ def test_what_waits_is_joined_and_parted_again() -> None:
 
 def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     model = Model()
-    queue = queue_of(model, QueueLimits(batch=4))
+    queue = queue_of(model, way=Way(1, joined=4))
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(3)), queue.submit(rows(3)), queue.submit({"x": np.ones((1, 5), np.float32)})]
@@ -90,9 +93,17 @@ def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     assert model.batches == [1, 3, 3, 1]
 
 
+def test_an_input_without_dimensions_may_come_first() -> None:
+    """A sampling rate that a client sent before the sound ended in an internal error."""
+    model = Model()
+    model.free.set()
+    queue = queue_of(model, way=Way(1))
+    assert queue.submit({"rate": np.array(16_000), **rows(1)}).result(10)["y"].shape == (1, 2)
+
+
 def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
     model = Model()
-    queue = queue_of(model, QueueLimits(queue=1))
+    queue = queue_of(model, most_waiting=1)
     running = queue.submit(rows(1))
     model.running.wait(10)
     late = queue.submit(rows(1), timeout_s=0.5)
@@ -100,6 +111,7 @@ def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
         queue.submit(rows(1)).result(10)
     with pytest.raises(TooLate):
         late.result(10)
+    assert len(queue.queue) == 0  # its place is free before the run ends
     model.free.set()
     running.result(10)
     assert model.batches == [1]
@@ -107,7 +119,7 @@ def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
 
 def test_a_cancelled_request_is_not_run() -> None:
     model = Model()
-    queue = queue_of(model, QueueLimits())
+    queue = queue_of(model)
     running = queue.submit(rows(1))
     model.running.wait(10)
     waiting = queue.submit(rows(1))
@@ -120,7 +132,7 @@ def test_a_cancelled_request_is_not_run() -> None:
 
 def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
     model = Model()
-    queue = queue_of(model, QueueLimits())
+    queue = queue_of(model)
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(1, -1.0)), queue.submit(rows(1))]
@@ -132,7 +144,7 @@ def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
 
 def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
     model = Model()
-    queue = queue_of(model, QueueLimits(batch=1))
+    queue = queue_of(model, way=Way(1))
     futures = [queue.submit(rows(1)) for _ in range(3)]
     threading.Timer(0.1, model.free.set).start()
     assert queue.close(10) == 0
@@ -141,9 +153,24 @@ def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
         queue.submit(rows(1)).result(10)
 
 
+def test_all_models_stop_taking_requests_before_the_first_is_waited_for() -> None:
+    """The second took requests for as long as the first had to answer its own."""
+    slow, other = Model(), Model()
+    service = InferenceService([served(slow, "a"), served(other, "b")], Settings())
+    first, second = map(Asked, service.queues)
+    first.submit(rows(1))
+    slow.running.wait(10)
+    closing = begin(service.close())
+    with pytest.raises(Draining):
+        second.submit(rows(1)).result(10)
+    assert not closing.done()
+    slow.free.set()
+    assert closing.result(10) == 0
+
+
 def test_closing_says_how_many_were_not_answered_in_time() -> None:
     model = Model()
-    queue = queue_of(model, QueueLimits(batch=1))
+    queue = queue_of(model, way=Way(1))
     for _ in range(3):
         queue.submit(rows(1))
     model.running.wait(10)
@@ -161,8 +188,8 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
         free.wait(10)
         return dict(feed)
 
-    model: Any = SimpleNamespace(name="m", version="1", at_once=3, on_cluster=True, alone="a test", run=run)
-    queue = Asked(ModelQueue(model, QueueLimits()))
+    model: Any = SimpleNamespace(name="m", version="1", at_once=3, on_cluster=True, way=Way(1), run=run)
+    queue = Asked(ModelQueue(model))
     answers = [queue.submit(rows(1, value), None, SequenceStep(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
     for _ in range(2):
         assert begun.acquire(timeout=10)
@@ -187,7 +214,7 @@ def test_only_inputs_are_the_fault_of_a_request(error: Exception, refusal: type[
             raise error
 
     failing: Any = Failing()
-    queue = queue_of(failing, QueueLimits())
+    queue = queue_of(failing)
     with pytest.raises(refusal, match=words):
         queue.submit(rows(1)).result(10)
 
@@ -196,8 +223,8 @@ def test_a_lost_device_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def run(*_: object) -> None:
         raise BadDevice("no device is left")
 
-    model: Any = SimpleNamespace(name="m", version="1", at_once=1, on_cluster=True, alone="a test", run=run)
-    queue = Asked(ModelQueue(model, QueueLimits()))
+    model: Any = SimpleNamespace(name="m", version="1", at_once=1, on_cluster=True, way=Way(1), run=run)
+    queue = Asked(ModelQueue(model))
     for value in range(5):
         with pytest.raises(Unavailable):
             queue.submit(rows(1, value)).result(10)

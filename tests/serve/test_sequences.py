@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 
 from taglio.components.build import State
-from taglio.serve.queue import ModelQueue, QueueLimits
+from taglio.serve.queue import ModelQueue
 from taglio.serve.refusals import BadRequest
+from taglio.serve.request import Parameters
 from taglio.serve.served import SequenceStep, open_model
-from taglio.serve.service import step_of
 from tests.built import product, workspace
 from tests.models import parsed
 from tests.serve.conftest import Asked, Server
@@ -42,7 +43,7 @@ def row(value: float) -> dict[str, np.ndarray]:
 
 
 def test_steps_that_wait_together_run_in_their_order(folder: Path) -> None:
-    queue = Asked(ModelQueue(open_model(folder, "counter", "1"), QueueLimits()))
+    queue = Asked(ModelQueue(open_model(folder, "counter", "1")))
     steps = [
         SequenceStep("a", start=True),
         SequenceStep(2, start=True),
@@ -74,10 +75,11 @@ def test_what_is_no_step_is_refused(tmp_path: Path) -> None:
     stateless = open_model(workspace(tmp_path / "product", product()), "product", "1")
     with pytest.raises(BadRequest, match="has no state"):
         stateless.needed(SequenceStep(1, start=True))
-    assert step_of({}) is None and step_of({"sequence_id": None}) is None and step_of({"sequence_id": 0}) is None
+    for none in ({}, {"sequence_id": None}, {"sequence_id": 0}, {"sequence_id": ""}):
+        assert msgspec.convert(none, Parameters).step is None
     for wrong in ({"sequence_id": 1.5}, {"sequence_id": True}, {"sequence_id": 1, "sequence_start": 1}):
-        with pytest.raises(BadRequest, match="sequence_id must be"):
-            step_of(wrong)
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(wrong, Parameters)
 
 
 def test_sequences_over_rest_and_grpc_are_the_same_ones(serving: Callable[..., Server], folder: Path) -> None:

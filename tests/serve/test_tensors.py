@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from taglio.serve.refusals import BadRequest
-from taglio.serve.tensors import DATATYPES, NUMPY, TensorSpec, check_shape, from_bytes, from_json, to_buffer, to_json
+from taglio.serve.request import InputTensor, check_shape
+from taglio.serve.tensors import DATATYPES, NUMPY, TensorSpec, from_bytes, from_json, to_buffer, to_json
 
 FLOATS = TensorSpec("x", "FP32", (-1, 2))
 WORDS = TensorSpec("w", "BYTES", (-1,))
@@ -36,15 +37,13 @@ def test_nested_and_flat_lists_are_the_same_tensor() -> None:
         ("FP64", [1, 2], "datatype FP64"),
         ("FP32", [1, 3], r"shape \[1, 3\]"),
         ("FP32", [2], r"shape \[2\]"),
-        ("FP32", [True, 2], "integers"),
-        ("FP32", None, "integers"),
+        ("FP32", [-1, 2], r"shape \[-1, 2\]"),
         ("FP32", [2**61, 2], "bytes"),
-        (None, [1, 2], "datatype None"),
     ],
 )
-def test_a_shape_is_refused_before_anything_is_allocated(datatype: object, shape: object, wrong: str) -> None:
+def test_a_shape_is_refused_before_anything_is_allocated(datatype: str, shape: list[int], wrong: str) -> None:
     with pytest.raises(BadRequest, match=wrong):
-        check_shape(FLOATS, datatype, shape, 10**6)
+        check_shape(FLOATS, InputTensor("x", datatype, shape), 10**6)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_a_shape_is_refused_before_anything_is_allocated(datatype: object, shape
         ("FP32", [1.0, "2"]),
         ("FP32", [1.0, None]),
         ("FP32", [1.0]),
-        ("FP32", {"a": 1}),
+        ("FP32", None),
         ("INT8", [1, 300]),
         ("INT8", [1, 1.5]),
         ("BOOL", [True, 1]),
@@ -61,7 +60,7 @@ def test_a_shape_is_refused_before_anything_is_allocated(datatype: object, shape
         ("BYTES", [1, 2]),
     ],
 )
-def test_values_that_the_datatype_cannot_hold_are_refused(datatype: str, data: object) -> None:
+def test_values_that_the_datatype_cannot_hold_are_refused(datatype: str, data: list[object] | None) -> None:
     with pytest.raises(BadRequest, match="input x"):
         from_json(TensorSpec("x", datatype, (2,)), (2,), data)
 

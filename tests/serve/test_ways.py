@@ -17,8 +17,8 @@ from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.serve import served
-from taglio.serve.queue import QueueLimits, Ran
-from taglio.serve.served import open_model, way_here
+from taglio.serve.queue import Ran
+from taglio.serve.served import open_model, opened, way_here
 from tests.built import SCALE, product, workspace
 from tests.serve.conftest import Server
 from tests.serve.test_queue import Model, queue_of, rows
@@ -57,9 +57,11 @@ def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
     assert way_here(Way(8, spinning=True), None, 1, 2) == Way(8, joined=8, spinning=True)
     model = open_model(workspace(tmp_path, product()), "m", "1")
-    assert (model.at_once, QueueLimits().rows(model)) == (1, 8)
+    assert (model.at_once, model.way.joined) == (1, 8)
     rated = open_model(workspace(tmp_path / "rated", product(), way=Way(1, 1, 4)), "m", "1")
-    assert (rated.at_once, QueueLimits().rows(rated), QueueLimits(batch=2).rows(rated)) == (1, 4, 2)
+    assert (rated.at_once, rated.way.joined) == (1, 4)
+    with opened([str(tmp_path / "rated")], batch=2) as models:
+        assert [model.way.joined for model in models] == [2]
 
 
 @pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
@@ -88,7 +90,7 @@ def test_runs_at_once_give_the_answers_of_runs_alone(tmp_path: Path, runtime: st
 
 def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
     model, ran = Model(), list[Ran]()
-    queue = queue_of(model, QueueLimits(), ran.append, Way(1, 2))
+    queue = queue_of(model, ran.append, Way(1, 2))
     model.free.set()
     queue.submit(rows(1)).result(10)
     model.free.clear()
@@ -101,14 +103,10 @@ def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
     assert [len(batch.came_s) for batch in ran] == [1, 1, 1, 1]
 
 
-def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
-    for limits, batches in (
-        (QueueLimits(), [1, 2, 2]),
-        (QueueLimits(batch=3), [1, 3, 1]),
-        (QueueLimits(batch=1), [1] * 5),
-    ):
+def test_a_run_joins_as_many_rows_as_the_way() -> None:
+    for joined, batches in ((2, [1, 2, 2]), (3, [1, 3, 1]), (1, [1] * 5)):
         model = Model()
-        queue = queue_of(model, limits, None, Way(1, joined=2))
+        queue = queue_of(model, way=Way(1, joined=joined))
         queue.submit(rows(1))
         model.running.wait(10)
         for _ in range(4):
@@ -125,8 +123,8 @@ def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
     ],
 )
 def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
-    model = queue_of(Model(), QueueLimits(), None, way).queue.model
-    assert announced(replace(model, alone=alone), way) == f"m version 1{line}"
+    model = queue_of(Model(), way=way).queue.model
+    assert announced(replace(model, alone=alone)) == f"m version 1{line}"
 
 
 def test_the_way_is_announced(serving: Callable[..., Server], tmp_path: Path) -> None:

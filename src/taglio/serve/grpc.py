@@ -7,16 +7,17 @@ from importlib.resources import files
 from typing import Any
 
 import grpc
+import msgspec
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 from taglio.artifact import version_of
-from taglio.errors import plural
+from taglio.errors import one_line, plural
 from taglio.serve.refusals import BadRequest, Overloaded, Refusal
-from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, InferenceService, offered, step_of
-from taglio.serve.tensors import BYTES, check_shape, datatype_of, from_bytes, from_json, given_for, to_buffer
+from taglio.serve.request import EXTENSIONS, InferRequest, InputTensor, OutputTensor, Parameters
+from taglio.serve.service import NAME, InferenceService
+from taglio.serve.tensors import BYTES, Buffer, datatype_of, to_buffer
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "inference.GRPCInferenceService"
@@ -80,19 +81,19 @@ _SHOWN: dict[str, Callable[[InferenceService, Any], Mapping[str, Any]]] = {
 
 
 def _guarded(service: InferenceService, name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    open_to_all = name.endswith(("Live", "Ready"))
+    needs_token = service.settings.token and not name.endswith(("Live", "Ready"))
+    request_class, response_class = message(f"{name}Request"), message(f"{name}Response")
 
     async def answer(serialised: bytes, context: "grpc.aio.ServicerContext[Any, Any]") -> bytes:
-        request: Any = message(f"{name}Request")()
-        metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        request: Any = request_class()
         try:
-            if not open_to_all:
-                service.admit(metadata.get("authorization", ""))
+            if needs_token:
+                service.admit(str(dict(context.invocation_metadata() or ()).get("authorization", "")))
             with service.holding(len(serialised)):
                 request.ParseFromString(serialised)
                 if name == "ModelInfer":
                     return await _infer(service, request, context.time_remaining())
-                return message(f"{name}Response")(**_SHOWN[name](service, request)).SerializeToString()
+                return response_class(**_SHOWN[name](service, request)).SerializeToString()
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}Request")
         except Refusal as error:
@@ -109,50 +110,48 @@ def _guarded(service: InferenceService, name: str) -> Callable[[bytes, Any], Awa
     return answer
 
 
-async def _infer(service: InferenceService, request: Any, left_s: float | None) -> bytes:
-    queue = service.queue(request.model_name, request.model_version)
-    for tensor in (*request.inputs, *request.outputs):
-        offered(tensor.parameters)
-    feed = _feed(queue.model, request, service.settings.request_bytes)
-    timeout = request.parameters["timeout"].int64_param if "timeout" in request.parameters else 0
-    limits_s = [limit_s for limit_s in (timeout * 1e-6 if timeout > 0 else None, left_s) if limit_s is not None]
-    wanted = [output.name for output in request.outputs]
-    step = step_of({name: _value(parameter) for name, parameter in request.parameters.items()})
-    return _response(queue.model, request, await service.infer(queue, feed, wanted, min(limits_s, default=None), step))
-
-
-def _value(parameter: Any) -> Any:
-    return getattr(parameter, parameter.WhichOneof("parameter_choice") or "int64_param")
-
-
-def _feed(model: ServedModel, request: Any, limit_bytes: int) -> dict[str, np.ndarray]:
-    raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise BadRequest(f"{len(raw)} raw_input_contents for {plural(len(request.inputs), 'input')}")
-    feed: dict[str, np.ndarray] = {}
-    for index, tensor in enumerate(request.inputs):
-        spec = given_for(model.inputs, tensor.name, feed)
-        shape = check_shape(spec, tensor.datatype, list(tensor.shape), limit_bytes)
-        if raw:
-            feed[tensor.name] = from_bytes(spec, shape, raw[index])
-            continue
-        if spec.datatype not in _CONTENTS:
-            raise BadRequest(f"input {tensor.name}: {spec.datatype} must be sent in raw_input_contents")
-        values = list(getattr(tensor.contents, _CONTENTS[spec.datatype]))
-        if spec.datatype == BYTES:
-            values = [value.decode(errors="replace") for value in values]
-        feed[tensor.name] = from_json(spec, shape, values)
-    return feed
-
-
-def _response(model: ServedModel, request: Any, answer: Mapping[str, np.ndarray]) -> bytes:
+async def _infer(service: InferenceService, query: Any, left_s: float | None) -> bytes:
+    queue = service.queue(query.model_name, query.model_version)
+    answer = await service.infer(queue, *_converted(query), left_s)
     response = message("ModelInferResponse")(
-        model_name=model.name,
-        model_version=model.version,
-        id=request.id,
+        model_name=queue.model.name,
+        model_version=queue.model.version,
+        id=query.id,
         outputs=[
             {"name": name, "datatype": datatype_of(array), "shape": array.shape} for name, array in answer.items()
         ],
         raw_output_contents=[bytes(to_buffer(array)) for array in answer.values()],
     )
     return response.SerializeToString()
+
+
+def _converted(query: Any) -> tuple[InferRequest, dict[str, Buffer]]:
+    """The request in a ModelInferRequest, and the elements of its binary inputs, by name."""
+    raw = query.raw_input_contents
+    if raw and len(raw) != len(query.inputs):
+        raise BadRequest(f"{len(raw)} raw_input_contents for {plural(len(query.inputs), 'input')}")
+    binary: dict[str, Buffer] = {tensor.name: elements for tensor, elements in zip(query.inputs, raw, strict=False)}
+    inputs = []
+    for tensor in query.inputs:
+        data = None if raw else list(getattr(tensor.contents, _CONTENTS.get(tensor.datatype, "bytes_contents")))
+        if data and tensor.datatype == BYTES:
+            binary[tensor.name], data = to_buffer(np.array(data, object)), None
+        inputs.append(
+            InputTensor(tensor.name, tensor.datatype, list(tensor.shape), _parameters(tensor.parameters), data)
+        )
+    outputs = [OutputTensor(output.name, _parameters(output.parameters)) for output in query.outputs]
+    return InferRequest(inputs, query.id, _parameters(query.parameters), outputs), binary
+
+
+def _parameters(parameters: Mapping[str, Any]) -> Parameters | None:
+    """A message's parameters, if it has any. Raises BadRequest as REST does."""
+    if not parameters:
+        return None
+    values = {
+        name: getattr(parameter, parameter.WhichOneof("parameter_choice") or "int64_param")
+        for name, parameter in parameters.items()
+    }
+    try:
+        return msgspec.convert(values, Parameters)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"parameters: {one_line(error, 200)}") from None

@@ -34,11 +34,13 @@ class Metrics:
         self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", **common)
         self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", **common)
         self._recent: dict[tuple[str, str], deque[float]] = {}
+        self._answered: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def add(self, model: ServedModel) -> Callable[[Ran], None]:
         """Start counting for `model`; call the returned function after every batch."""
         key = (model.name, model.version)
         recent = self._recent[key] = deque(maxlen=_RECENT)
+        self._answered[key] = self._requests.labels(*key), self._latency.labels(*key)
         wait, compute, batch = (metric.labels(*key) for metric in (self._wait, self._compute, self._batch))
         if model.predicted_s is not None:
             self._predicted.labels(*key).set(model.predicted_s)
@@ -55,8 +57,9 @@ class Metrics:
 
     def answered(self, model: ServedModel, seconds: float) -> None:
         """Count an answered request; `seconds` from arrival to answer."""
-        self._requests.labels(model.name, model.version).inc()
-        self._latency.labels(model.name, model.version).observe(seconds)
+        requests, latency = self._answered[model.name, model.version]
+        requests.inc()
+        latency.observe(seconds)
 
     def refused(self, name: str, version: str, reason: str) -> None:
         """Count a request without an answer; the model may not exist."""

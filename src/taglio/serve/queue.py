@@ -23,18 +23,6 @@ Answer = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way."""
-
-    queue: int = 64
-    batch: int | None = None
-
-    def rows(self, model: ServedModel) -> int:
-        """The most rows in a batch of `model`."""
-        return 1 if model.alone else self.batch or model.way.joined
-
-
-@dataclass(frozen=True, slots=True)
 class Ran:
     """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`)."""
 
@@ -59,32 +47,26 @@ class _QueuedRequest:
         return None if self.step is None else self.step.sequence
 
     @property
-    def joinable(self) -> bool:
-        """Whether it may share a batch: steps of sequences and inputs of different rows run alone."""
-        return self.step is None and len({len(value) for value in self.feed.values()}) == 1
-
-    def joins(self, other: "_QueuedRequest") -> bool:
-        """Whether a request that may can share a batch with another: equal shapes except the first dimension."""
-        return other.joinable and all(
-            value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items()
-        )
+    def shapes(self) -> tuple[tuple[int, ...], ...] | None:
+        """Those of the inputs without their first dimension, in which requests of a batch are alike. None for one that
+        runs alone: a step of a sequence, or inputs of different rows."""
+        if self.step is not None or len({len(value) for value in self.feed.values()}) > 1:
+            return None
+        return tuple(self.feed[name].shape[1:] for name in sorted(self.feed))
 
 
 class ModelQueue:
     """A model, its queue, and a thread per batch that may run at once; the runtime computes with its own threads."""
 
     def __init__(
-        self, model: ServedModel, limits: QueueLimits, after_batch: Callable[[Ran], None] | None = None
+        self, model: ServedModel, most_waiting: int = 64, after_batch: Callable[[Ran], None] | None = None
     ) -> None:
-        """`after_batch` is called with every batch that ran. `alone` says why requests are not joined, or is ""."""
+        """`most_waiting` requests wait at most; `after_batch` is called with every batch that ran."""
         self.model = model
-        self.alone = model.alone
-        self._limits = limits
+        self._most_waiting = most_waiting
         self._after_batch = after_batch
         self._waiting: list[_QueuedRequest] = []
         self._runs: list[list[_QueuedRequest]] = []
-        self._unanswered: set[asyncio.Future[Answer]] = set()
-        self._has_run = False
         self._logged = ""
         self._closed = False
         self._begun: SimpleQueue[tuple[list[_QueuedRequest], asyncio.AbstractEventLoop]] = SimpleQueue()
@@ -97,8 +79,8 @@ class ModelQueue:
 
     @property
     def ready(self) -> bool:
-        """Whether a run of the model has passed, and the queue is open."""
-        return not self._closed and (self.model.warm or self._has_run)
+        """Whether it takes requests."""
+        return not self._closed
 
     @property
     def idle(self) -> bool:
@@ -112,28 +94,26 @@ class ModelQueue:
         running. Raises Overloaded, Draining, TooLate after `timeout_s`, and the refusal of a run that failed."""
         if self._closed:
             raise Draining("the server is shutting down: send the request to another server")
-        if len(self._waiting) >= self._limits.queue:
+        if len(self._waiting) >= self._most_waiting:
             raise Overloaded(f"{self.model.name} has {plural(len(self._waiting), 'request')} waiting: try again later")
         request = _QueuedRequest(feed, step, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
-        self._unanswered.add(request.answer)
         try:
-            async with asyncio.timeout(timeout_s):
-                self._begin()
-                return await request.answer
+            self._begin()
+            return await asyncio.wait_for(request.answer, timeout_s)
         except TimeoutError:
             raise TooLate("its deadline passed before it was answered") from None
         finally:
-            self._unanswered.discard(request.answer)
             if request in self._waiting:
                 self._waiting.remove(request)
 
     async def close(self, patience_s: float) -> int:
         """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
         self._closed = True
-        if not self._unanswered:
+        accepted = [request.answer for batch in [self._waiting, *self._runs] for request in batch]
+        if not accepted:
             return 0
-        _, late = await asyncio.wait(self._unanswered, timeout=patience_s)
+        _, late = await asyncio.wait(accepted, timeout=patience_s)
         return len(late)
 
     def _begin(self) -> None:
@@ -151,12 +131,13 @@ class ModelQueue:
         first = next((request for request in waiting if request.sequence not in running), None)
         if first is None:
             return []
-        batch, rows, most = [first], first.rows, self._limits.rows(self.model)
-        if self.alone or not first.joinable:
+        batch, most = [first], self.model.way.joined
+        if most == 1 or (shapes := first.shapes) is None:
             return batch
         waiting.remove(first)
+        rows = first.rows
         for request in waiting:
-            if not first.joins(request) or rows + request.rows > most:
+            if request.shapes != shapes or rows + request.rows > most:
                 break
             batch.append(request)
             rows += request.rows
@@ -174,7 +155,6 @@ class ModelQueue:
 
     def _end(self, batch: list[_QueuedRequest], answers: list[Answer | Refusal], began: float, ended: float) -> None:
         self._runs.remove(batch)
-        self._has_run |= not all(isinstance(answer, Refusal) for answer in answers)
         self._begin()
         for request, answer in zip(batch, answers, strict=True):
             if request.answer.done():  # its client has left
@@ -207,9 +187,7 @@ class ModelQueue:
         *ends, rows = np.cumsum([len(next(iter(feed.values()))) for feed in feeds])
         for name, value in together.items():
             if value.shape[:1] != (rows,):
-                self.alone = f"output {name} of a batch of {rows} rows had the shape {list(value.shape)}"
-                _LOG.warning("%s version %s: requests run alone: %s", self.model.name, self.model.version, self.alone)
-                return [self.model.run(feed) for feed in feeds]
+                raise ValueError(f"output {name} of a batch of {rows} rows has the shape {list(value.shape)}")
         parts = {name: np.split(value, ends) for name, value in together.items()}
         return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
 

@@ -1,19 +1,10 @@
 """Why a request gets no answer, and how each protocol says so."""
 
-import re
-
 from taglio.errors import BadData, BadDevice, TaglioError
 from taglio.runtimes.session import why_failed
 
 # Exceptions of a run that no inputs explain. The runtimes' own share no useful base class.
 _OWN = (AssertionError, AttributeError, LookupError, MemoryError, NameError, OSError, TypeError)
-_SOURCE_FILE = re.compile(r"\.(?:cc|cpp|cu|h|hpp|py)\b")
-
-
-def shown(error: Exception) -> str:
-    """A runtime's error for a client: one line, without source files and checks."""
-    text = why_failed(error)
-    return "the server's log says why" if _SOURCE_FILE.search(text) else text
 
 
 class Refusal(TaglioError):
@@ -87,7 +78,7 @@ def failed(error: Exception, *, on_cluster: bool) -> Refusal:
     """The refusal for an error of a run: the client's fault only if its inputs are. A cluster says so with BadData,
     since there most errors are those of devices."""
     if isinstance(error, BadDevice):
-        return Unavailable(shown(error))
+        return Unavailable(why_failed(error))
     if isinstance(error, _OWN) or (on_cluster and not isinstance(error, BadData)):
         return ServerFailed("the server failed on this request: its log says why")
-    return InferenceFailed(f"the model cannot run these inputs: {shown(error)}")
+    return InferenceFailed(f"the model cannot run these inputs: {why_failed(error)}")

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -20,11 +19,13 @@ from taglio.artifact import version_of
 from taglio.errors import one_line
 from taglio.serve.queue import Answer
 from taglio.serve.refusals import BadRequest, Refusal, TooLarge
+from taglio.serve.request import EXTENSIONS, NONE, InferRequest
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, InferenceService, offered, step_of
-from taglio.serve.tensors import check_shape, datatype_of, from_bytes, from_json, given_for, to_buffer, to_json
+from taglio.serve.service import NAME, InferenceService
+from taglio.serve.tensors import Buffer, datatype_of, to_buffer, to_json
 
 HEADER_LENGTH = "inference-header-content-length"
+_JSON = msgspec.json.Decoder(InferRequest)
 
 
 def application(service: InferenceService) -> Starlette:
@@ -93,16 +94,16 @@ async def _infer(service: InferenceService, request: Request) -> Response:
     if request.headers.get("content-encoding", "identity") != "identity":
         raise BadRequest("a compressed request is not offered: leave Content-Encoding out")
     most, length = service.settings.request_bytes, request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        raise TooLarge(f"the request has {int(length):,} bytes, the limit is {most:,}")
-    with service.holding(int(length) if length.isdigit() else most):
-        header, tail = _header(request.headers, await _body(request, most, service.settings.patience_s))
-        feed = _feed(queue.model, header, tail, most)
-        wanted, binary = _wanted(header)
+    size = int(length) if length.isdigit() else most
+    if size > most:
+        raise TooLarge(f"the request has {size:,} bytes, the limit is {most:,}")
+    with service.holding(size):
+        body = await _body(request, most, service.settings.patience_s)
+        inference, binary = _parsed(request.headers, body)
         idle = queue.idle  # a running request cannot be cancelled
-        answering = service.infer(queue, feed, list(wanted), _timeout_s(header), step_of(_parameters(header)))
+        answering = service.infer(queue, inference, binary)
         answer = await (answering if idle else _unless_left(request, answering))
-        return _response(queue.model, header, answer, wanted, binary)
+        return _response(queue.model, inference, answer)
 
 
 async def _unless_left(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer:
@@ -142,89 +143,48 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
     return b"".join(parts)
 
 
-def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The JSON object of a request, and the bytes after it."""
-    text = headers.get(HEADER_LENGTH)
-    if text is not None and not (text.isdecimal() and len(text) < 20 and int(text) <= len(body)):
+def _parsed(headers: Mapping[str, str], body: bytes) -> tuple[InferRequest, dict[str, Buffer]]:
+    """A request, and the elements of its binary inputs, by name."""
+    text = headers.get(HEADER_LENGTH, str(len(body)))
+    if not (text.isdecimal() and len(text) < 20 and int(text) <= len(body)):
         raise BadRequest(f"{HEADER_LENGTH} is {text[:20]!r}, and the body has {len(body):,} bytes")
-    length = int(text) if text is not None else len(body)
-    view = memoryview(body)
+    view, at = memoryview(body), int(text)
     try:
-        header = msgspec.json.decode(view[:length])
+        request = _JSON.decode(view[:at])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the request is not valid JSON: {one_line(error, 120)}") from None
-    if not isinstance(header, dict):
-        raise BadRequest("the request must be a JSON object with inputs")
-    return header, view[length:]
+        raise BadRequest(f"the request's JSON: {one_line(error, 200)}") from None
+    binary: dict[str, Buffer] = {}
+    for tensor in request.inputs:
+        size = (tensor.parameters or NONE).binary_data_size
+        if size is not None:
+            if size > len(body) - at:
+                left = len(body) - at
+                raise BadRequest(f"input {tensor.name[:80]}: binary_data_size is {size}, but {left:,} bytes are left")
+            binary[tensor.name] = view[at : at + size]
+            at += size
+    if at != len(body):
+        raise BadRequest(f"{len(body) - at:,} bytes after the last binary input")
+    return request, binary
 
 
-def _feed(model: ServedModel, header: Mapping[str, Any], tail: memoryview, limit_bytes: int) -> dict[str, np.ndarray]:
-    tensors = header.get("inputs")
-    if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
-        raise BadRequest("the request must have a list of inputs")
-    feed: dict[str, np.ndarray] = {}
-    at = 0
-    for tensor in tensors:
-        spec = given_for(model.inputs, tensor.get("name"), feed)
-        shape = check_shape(spec, tensor.get("datatype"), tensor.get("shape"), limit_bytes)
-        size = _parameters(tensor).get("binary_data_size")
-        if size is None:
-            feed[spec.name] = from_json(spec, shape, tensor.get("data"))
-            continue
-        if type(size) is not int or not 0 <= size <= len(tail) - at:
-            raise BadRequest(f"input {spec.name}: binary_data_size is {size!r}, but {len(tail) - at:,} bytes are left")
-        feed[spec.name] = from_bytes(spec, shape, tail[at : at + size])
-        at += size
-    if at != len(tail):
-        raise BadRequest(f"{len(tail) - at:,} bytes after the last binary input")
-    return feed
-
-
-def _wanted(header: Mapping[str, Any]) -> tuple[dict[str, bool], bool]:
-    """Whether each requested output is to be binary, by name; and the default if no output is named."""
-    everything = _parameters(header).get("binary_data_output") is True
-    outputs = header.get("outputs") or []
-    named = isinstance(outputs, list) and all(isinstance(output, dict) for output in outputs)
-    if not named or not all(isinstance(output.get("name"), str) for output in outputs):
-        raise BadRequest("outputs must be a list of objects with a name")
-    binary = {output["name"]: _parameters(output).get("binary_data", everything) is True for output in outputs}
-    return binary, everything
-
-
-def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    parameters = entry.get("parameters")
-    return offered(parameters) if isinstance(parameters, dict) else {}
-
-
-def _timeout_s(header: Mapping[str, Any]) -> float | None:
-    """The request's `timeout` in seconds (sent in microseconds, as in Triton); None for 0 or no timeout."""
-    timeout = _parameters(header).get("timeout", 0)
-    if type(timeout) is not int or not 0 <= timeout < 2**63:
-        raise BadRequest(f"timeout is {str(timeout)[:40]}: give microseconds")
-    return timeout * 1e-6 if timeout else None
-
-
-def _response(
-    model: ServedModel,
-    header: Mapping[str, Any],
-    answer: Mapping[str, np.ndarray],
-    wanted: Mapping[str, bool],
-    binary: bool,
-) -> Response:
+def _response(model: ServedModel, request: InferRequest, answer: Answer) -> Response:
     """The JSON object of an answer, and the bytes of its binary outputs."""
+    everything = (request.parameters or NONE).binary_data_output
+    choices = {output.name: (output.parameters or NONE).binary_data for output in request.outputs or ()}
     outputs: list[dict[str, Any]] = []
-    blobs: list[bytes | memoryview] = []
+    blobs: list[Buffer] = []
     for name, array in answer.items():
         output: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
-        if wanted.get(name, binary):
+        choice = choices.get(name)
+        if everything if choice is None else choice:
             blobs.append(to_buffer(array))
             output["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
             output["data"] = to_json(name, array)
         outputs.append(output)
     body: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
-    if isinstance(header.get("id"), str):
-        body["id"] = header["id"]
+    if request.id is not None:
+        body["id"] = request.id
     head = msgspec.json.encode(body)
     if not blobs:
         return Response(head, media_type="application/json")

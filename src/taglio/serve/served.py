@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from taglio.cluster.engine.session import ClusterSession, sessions
 from taglio.components.build import MANIFEST, read
 from taglio.cores import available_cores
 from taglio.data.spec import InputSpec
-from taglio.errors import BadArtifact, BadOption, one_line, plural
+from taglio.errors import BadOption, one_line, plural
 from taglio.flow.joining import ROWS, batched_inputs, interface, most_rows, why_alone
 from taglio.flow.outcome import Outcome
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
@@ -43,10 +43,10 @@ class SequenceStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A live model under a name and version. `warm`: its warm-up run has passed. `alone` says why requests are not
-    joined along the first dimension; "" if they are. A request must have the same number of rows in all `batched`
-    inputs. `way` says how it runs here, and how many rows are joined at most. `states` are those of sequences in
-    progress, by id; on a cluster, where its devices keep them, the steps so far."""
+    """A live model under a name and version. `alone` says why requests are not joined along the first dimension; "" if
+    they are. A request must have the same number of rows in all `batched` inputs. `way` says how it runs here, and how
+    many rows are joined at most. `states` are those of sequences in progress, by id; on a cluster, where its devices
+    keep them, the steps so far."""
 
     name: str
     version: str
@@ -54,24 +54,26 @@ class ServedModel:
     outputs: tuple[TensorSpec, ...]
     executor: Executor | ClusterSession
     predicted_s: float | None
-    warm: bool = False
-    alone: str = "no run of it has passed yet"
+    alone: str = ""
     way: Way = _WAY
     batched: tuple[str, ...] = ()
     states: dict[int | str, Any] = field(default_factory=dict)
 
-    def needed(self, step: SequenceStep | None) -> tuple[list[str], list[str]]:
+    def needed(self, step: SequenceStep | None) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
         """The inputs that a request must have and the outputs that it may ask for; those of a step leave out the
         states. Raises BadRequest for a step of a model without states, and on a cluster for anything else of a model
         with states."""
         if step is None:
             if isinstance(self.executor, ClusterSession) and self.executor.manifest.states:
                 raise BadRequest(f"model {self.name} keeps its state on the devices of a cluster: give a sequence_id")
-            return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
+            return self.inputs, self.outputs
         if not self.executor.manifest.states:
             raise BadRequest(f"model {self.name} has no state: omit sequence_id")
         inputs, outputs = self.executor.manifest.without_states()
-        return list(inputs), list(outputs)
+        return (
+            [spec for spec in self.inputs if spec.name in inputs],
+            [spec for spec in self.outputs if spec.name in outputs],
+        )
 
     def check_rows(self, feed: Mapping[str, np.ndarray]) -> None:
         """Raise BadRequest for inputs that share the batch dimension and have different numbers of rows."""
@@ -97,7 +99,7 @@ class ServedModel:
     def run(self, feed: Mapping[str, np.ndarray], step: SequenceStep | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
         step of an unknown sequence."""
-        names = self.needed(step)[1]
+        names = [spec.name for spec in self.needed(step)[1]]
         if step is None:
             return dict(zip(names, map(np.asarray, self.executor.run(feed)), strict=True))
         if not step.start and step.sequence not in self.states:
@@ -120,38 +122,41 @@ class ServedModel:
 def opened(
     places: Sequence[str],
     threads: int | None = None,
+    batch: int | None = None,
     cluster: Cluster | None = None,
     kernel_cache: int | None = None,
 ) -> Iterator[list[ServedModel]]:
     """The models of workspace directories, each OUT or NAME=OUT, or of a directory of workspaces: NAME/ or
-    NAME/VERSION/. With `cluster`, they answer on its devices, as planned.
+    NAME/VERSION/. `threads` and `batch` replace the threads and rows of a run. With `cluster`, they answer on its
+    devices, as planned.
 
     Raises BadOption for a directory without a built model and for a name and version given twice.
     """
-    workspaces: list[tuple[str, str, Path]] = []
+    workspaces: dict[tuple[str, str], Path] = {}
     for text in places:
         name, _, directory = text.rpartition("=")
         if not directory:
             raise BadOption(f"{text!r} names no directory: give OUT or NAME=OUT")
-        workspaces += [
-            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(directory), name)
-        ]
-    seen: set[tuple[str, str]] = set()
-    for name, version, folder in workspaces:
-        if (name, version) in seen:
-            raise BadOption(f"{folder}: a second model {name} version {version}: give NAME={folder}")
-        seen.add((name, version))
-    if cluster is None:
-        models = len(workspaces)
+        for key, folder in _workspaces(Path(directory), name):
+            if key in workspaces:
+                raise BadOption(f"{folder}: a second model {key[0]} version {key[1]}: give NAME={folder}")
+            workspaces[key] = folder
+    with ExitStack() as stack:
+        if cluster is None:
+            count = len(workspaces)
+            models = [
+                open_model(folder, *key, threads, models=count, kernel_cache=kernel_cache)
+                for key, folder in workspaces.items()
+            ]
+        else:
+            running = stack.enter_context(sessions([*workspaces.values()], cluster))
+            models = [
+                _ready(folder, ServedModel(*key, (), (), session, session.predicted_s))
+                for (key, folder), session in zip(workspaces.items(), running, strict=True)
+            ]
         yield [
-            open_model(folder, name, version, threads, models=models, kernel_cache=kernel_cache)
-            for name, version, folder in workspaces
-        ]
-        return
-    with sessions([folder for _, _, folder in workspaces], cluster) as running:
-        yield [
-            _ready(folder, ServedModel(name, version, (), (), session, session.predicted_s))
-            for (name, version, folder), session in zip(workspaces, running, strict=True)
+            replace(model, way=replace(model.way, joined=batch)) if batch and not model.alone else model
+            for model in models
         ]
 
 
@@ -175,11 +180,7 @@ def open_model(
         setup.options(), threads=way.threads, at_once=way.at_once, spinning=way.spinning, kernel_cache=kernel_cache
     )
     executor = Executor(folder / COMPONENTS, manifest, options)
-    try:
-        outcome = _outcome(folder, manifest.model_sha256)
-    except BadArtifact as error:
-        _LOG.warning("%s version %s is served without a prediction: %s", name, version, error)
-        outcome = None
+    outcome = _outcome(folder)
     predicted = outcome is not None and way.threads == outcome.conditions.threads and planned.at_once == 1
     predicted_s = outcome.plan.predicted_latency_s if outcome and predicted else None
     return _ready(folder, ServedModel(name, version, (), (), executor, predicted_s, way=way))
@@ -208,40 +209,31 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
             for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)
         )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
-    model = _warmed_up(replace(model, inputs=shown, outputs=answered), inputs)
-    alone = why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run) if model.warm else model.alone
+    model = replace(model, inputs=shown, outputs=answered)
+    alone = _why_cold(model, inputs) or why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run)
     batched = batched_inputs(inputs, executor.manifest.planned, joined=not alone)
-    return replace(model, alone=alone, batched=batched)
+    way = replace(model.way, joined=1) if alone else model.way
+    return replace(model, alone=alone, batched=batched, way=way)
 
 
-def _name(folder: Path) -> str:
-    """The model's own name; of a workspace that was built a stage at a time, the directory's."""
-    try:
-        outcome = _outcome(folder)
-    except BadArtifact:  # open_model says so
-        outcome = None
-    return outcome.model if outcome else folder.resolve().name
-
-
-def _outcome(folder: Path, model_sha256: str | None = None) -> Outcome | None:
+def _outcome(folder: Path) -> Outcome | None:
     """The workspace's outcome; None if it was built a stage at a time or for a cluster, so that nothing was timed
     beside float."""
     path = folder / f"{OUTCOME}.json"
-    return artifact.load(path, OUTCOME, Outcome, model_sha256=model_sha256) if path.exists() else None
+    return artifact.load(path, OUTCOME, Outcome) if path.exists() else None
 
 
-def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
-    """Name, version and folder of each workspace at or below `folder`; an empty name stands for the model's own."""
+def _workspaces(folder: Path, name: str) -> list[tuple[tuple[str, str], Path]]:
+    """Name and version of each workspace at or below `folder`, and its directory; an empty name stands for the model's
+    own, or the directory's if it was built a stage at a time."""
     if _built(folder):
-        return [(name, "1", folder)]
-    workspaces: list[tuple[str, str, Path]] = []
-    children = sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
-    for child in children:
-        if _built(child):
-            workspaces.append((child.name, "1", child))
-            continue
-        versions = [inner for inner in child.iterdir() if inner.name.isdigit() and _built(inner)]
-        workspaces += [(child.name, inner.name, inner) for inner in sorted(versions, key=lambda inner: int(inner.name))]
+        outcome = None if name else _outcome(folder)
+        return [((name or (outcome.model if outcome else folder.resolve().name), "1"), folder)]
+    workspaces: list[tuple[tuple[str, str], Path]] = []
+    for child in sorted(child for pattern in ("*", "*/*") for child in folder.glob(pattern) if _built(child)):
+        name, version = (*child.relative_to(folder).parts, "1")[:2]
+        if version.isdigit():
+            workspaces.append(((name, version), child))
     if not workspaces:
         raise BadOption(f"{folder}: holds no built model: give a workspace of taglio optimize, or a directory of them")
     return workspaces
@@ -251,10 +243,10 @@ def _built(folder: Path) -> bool:
     return (folder / COMPONENTS / MANIFEST).exists()
 
 
-def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
-    """`model` after a run on random values; inputs that were the same in all data keep their values. Sizes are those
-    that the plan was made for, because few networks run on images or texts of size 1. A model that refuses these inputs
-    is served too, and is ready once it has answered a request."""
+def _why_cold(model: ServedModel, specs: Sequence[InputSpec]) -> str:
+    """Warm `model` up by a run on random values; inputs that were the same in all data keep their values. Sizes are
+    those that the plan was made for, because few networks run on images or texts of size 1. Returns why the model
+    refuses these inputs, "" if it runs: it is served all the same."""
     manifest = model.executor.manifest
     planned = manifest.planned
     inputs = [
@@ -266,9 +258,7 @@ def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
         for _ in range(model.way.at_once):  # sessions and requests of a runtime take turns: each runs once
             model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)
     except Exception as error:  # the runtimes' exceptions share no useful base class
-        _LOG.warning(
-            "%s version %s is not ready until it has answered a request: its warm-up run on random inputs failed: %s",
-            *(model.name, model.version, one_line(error, 300)),
-        )
-        return model
-    return replace(model, warm=True)
+        reason = f"its warm-up run on random inputs failed: {one_line(error, 300)}"
+        _LOG.warning("%s version %s: %s", model.name, model.version, reason)
+        return reason
+    return ""

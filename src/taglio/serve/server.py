@@ -16,7 +16,7 @@ import grpc
 import uvicorn
 
 from taglio.errors import BadOption
-from taglio.memory import keep_memory, trim
+from taglio.memory import trim
 from taglio.serve.grpc import server as grpc_server
 from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
@@ -25,21 +25,12 @@ from taglio.serve.service import InferenceService, Settings
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to listen; a port of 0 takes a free one. `certificate` and `key` are PEM files, None for no TLS."""
+    """Where to listen; a port of 0 takes a free one. `tls` are a certificate and its key, both PEM files."""
 
     host: str
     http_port: int
     grpc_port: int
-    certificate: Path | None
-    key: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Where a server listens."""
-
-    http: str
-    grpc: str
+    tls: tuple[Path, Path] | None = None
 
 
 class _Http(uvicorn.Server):
@@ -50,16 +41,18 @@ class _Http(uvicorn.Server):
         yield
 
 
-def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, started: Callable[[Started], None]) -> int:
+def serve(
+    models: Sequence[ServedModel], settings: Settings, listen: Listen, started: Callable[[str, str], None]
+) -> int:
     """Answer requests until SIGTERM or SIGINT, then drain; returns the number of requests not answered in time.
-    `started` is called once both listeners are open.
+    `started` is called with the addresses of REST and gRPC once both listen.
 
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
     _check(listen, settings)
     gc.freeze()  # objects that stay for good are not scanned again
-    keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     service = InferenceService(models, settings)
+    certificate, key = listen.tls or (None, None)
     config = uvicorn.Config(
         application(service),
         http="httptools",
@@ -69,8 +62,8 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
         lifespan="off",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.patience_s) + 1,
-        ssl_certfile=listen.certificate,
-        ssl_keyfile=listen.key,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
         server_header=False,
         proxy_headers=False,
     )
@@ -79,7 +72,7 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
 
 
 async def _serve(
-    service: InferenceService, config: uvicorn.Config, listen: Listen, started: Callable[[Started], None]
+    service: InferenceService, config: uvicorn.Config, listen: Listen, started: Callable[[str, str], None]
 ) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,8 +89,8 @@ async def _serve(
         running = asyncio.ensure_future(http.serve([bound]))
         while not http.started and not running.done():
             await asyncio.sleep(0.005)
-        scheme = "https" if listen.certificate else "http"
-        started(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
+        scheme = "https" if listen.tls else "http"
+        started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}")
         trimming = asyncio.ensure_future(_trim())
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,19 +118,18 @@ def _check(listen: Listen, settings: Settings) -> None:
         loopback = ipaddress.ip_address(listen.host).is_loopback
     except ValueError:
         loopback = listen.host == "localhost"
-    if not loopback and not settings.token and listen.certificate is None:
+    if not (loopback or settings.token or listen.tls):
         raise BadOption(
             f"host {listen.host}: others could use the models: give a token or a TLS certificate, or use 127.0.0.1"
         )
-    if (listen.certificate is None) != (listen.key is None):
-        raise BadOption("a TLS certificate and its key belong together: give both")
-    if listen.certificate and listen.key:
+    if listen.tls:
+        certificate, key = listen.tls
         try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(listen.certificate, listen.key, "")
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, "")
         except OSError as error:
             why = getattr(error, "reason", None) or error.strerror
             raise BadOption(
-                f"TLS certificate {listen.certificate} and key {listen.key} cannot be used ({why}): give a certificate "
+                f"TLS certificate {certificate} and key {key} cannot be used ({why}): give a certificate "
                 "and its key without a passphrase, in PEM files"
             ) from None
 
@@ -159,9 +151,9 @@ def _socket(host: str, port: int) -> socket.socket:
 
 
 def _add_port(rpc: "grpc.aio.Server", address: str, listen: Listen) -> int:
-    if listen.certificate and listen.key:
-        pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
-        return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+    if listen.tls:
+        certificate, key = (path.read_bytes() for path in listen.tls)
+        return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)])))
     return int(rpc.add_insecure_port(address))
 
 

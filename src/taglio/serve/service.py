@@ -5,33 +5,30 @@ import hmac
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from taglio.serve.metrics import Metrics
-from taglio.serve.queue import Answer, ModelQueue, QueueLimits
+from taglio.serve.queue import Answer, ModelQueue
 from taglio.serve.refusals import BadRequest, Overloaded, Unauthenticated, UnknownModel
-from taglio.serve.served import SequenceStep, ServedModel
-from taglio.serve.tensors import BYTES
+from taglio.serve.request import NONE, InferRequest, feed_of
+from taglio.serve.served import ServedModel
+from taglio.serve.tensors import BYTES, Buffer
 
 NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence")
-# Parameters of tensors that belong to other servers' extensions, and change what an answer contains.
-_NOT_OFFERED = ("classification", "shared_memory_region")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`request_bytes`: the largest request. `token`: required from clients, "" for none. `patience_s`: how long
-    accepted requests may take at shutdown, and how long a client may be silent within a request."""
+    accepted requests may take at shutdown, and how long a client may be silent within a request. `queue`: the most
+    waiting requests of a model."""
 
     request_bytes: int = 64 * 10**6
     token: str = ""
     patience_s: float = 30.0
-    limits: QueueLimits = field(default_factory=QueueLimits)
+    queue: int = 64
 
 
 class InferenceService:
@@ -41,7 +38,7 @@ class InferenceService:
         self.settings = settings
         self.held_bytes = 0
         self.metrics = Metrics()
-        self.queues = [ModelQueue(model, settings.limits, self.metrics.add(model)) for model in models]
+        self.queues = [ModelQueue(model, settings.queue, self.metrics.add(model)) for model in models]
         self._by_name: dict[str, dict[str, ModelQueue]] = {}
         for queue in self.queues:
             self._by_name.setdefault(queue.model.name, {})[queue.model.version] = queue
@@ -116,61 +113,33 @@ class InferenceService:
                 "name": queue.model.name,
                 "version": queue.model.version,
                 "state": "READY" if queue.ready else "UNAVAILABLE",
-                "reason": "" if queue.ready else "no run of it has passed yet, or the server is shutting down",
+                "reason": "" if queue.ready else "the server is shutting down",
             }
             for queue in self.queues
         ]
 
     async def infer(
-        self,
-        queue: ModelQueue,
-        feed: Mapping[str, np.ndarray],
-        wanted: Sequence[str],
-        timeout_s: float | None = None,
-        step: SequenceStep | None = None,
+        self, queue: ModelQueue, request: InferRequest, binary: Mapping[str, Buffer], left_s: float | None = None
     ) -> Answer:
-        """The outputs named `wanted` (empty: all), for a `step` if the request belongs to a sequence. Raises BadRequest
-        for missing or unknown inputs or outputs, and the queue's errors. Cancelling removes the request from the
-        queue."""
+        """The outputs that are asked for. `binary` has the elements of inputs that were sent so, `left_s` is the time
+        until the client's deadline. Raises BadRequest for what does not fit the model, and the queue's errors.
+        Cancelling removes the request from the queue."""
         began = time.perf_counter()
+        parameters = request.parameters or NONE
+        step = parameters.step
         inputs, outputs = queue.model.needed(step)
-        _check_names("input", list(feed), inputs, complete=True)
-        _check_names("output", wanted, outputs, complete=False)
+        feed = feed_of(inputs, request.inputs, binary, self.settings.request_bytes)
         queue.model.check_rows(feed)
-        answer = await queue.answer(feed, timeout_s, step)
+        names = [spec.name for spec in outputs]
+        wanted = [output.name for output in request.outputs or ()]
+        if unknown := [name for name in wanted if name not in names]:
+            raise BadRequest(f"no output {unknown[0][:80]!r}: outputs are {', '.join(names)}")
+        timeout_s = parameters.timeout * 1e-6 or None
+        limits_s = [limit_s for limit_s in (timeout_s, left_s) if limit_s is not None]
+        answer = await queue.answer(feed, min(limits_s, default=None), step)
         self.metrics.answered(queue.model, time.perf_counter() - began)
-        return {name: answer[name] for name in wanted or outputs}
+        return {name: answer[name] for name in wanted or names}
 
     async def close(self) -> int:
         """Accept no more requests and answer the accepted ones; returns how many were not answered in time."""
         return sum(await asyncio.gather(*(queue.close(self.settings.patience_s) for queue in self.queues)))
-
-
-def step_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
-    """The step given by a request's parameters sequence_id, sequence_start and sequence_end; None without an id (0 and
-    "" count as none). Raises BadRequest."""
-    get = parameters.get
-    sequence, start, end = get("sequence_id"), get("sequence_start", False), get("sequence_end", False)
-    if sequence in (None, 0, "") and type(sequence) is not bool:
-        return None
-    if type(sequence) not in (int, str) or type(start) is not bool or type(end) is not bool:
-        raise BadRequest("sequence_id must be a number or text, sequence_start and sequence_end true or false")
-    return SequenceStep(sequence, start, end)
-
-
-def offered(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`parameters` of a request or tensor. Raises BadRequest for those of extensions that we lack."""
-    for name in _NOT_OFFERED:
-        if name in parameters:
-            raise BadRequest(f"{name} is not offered: extensions are {', '.join(EXTENSIONS)}")
-    return parameters
-
-
-def _check_names(what: str, given_names: Sequence[str], names: Sequence[str], *, complete: bool) -> None:
-    unknown = [name for name in given_names if name not in names]
-    missing = [name for name in names if name not in given_names] if complete else []
-    if unknown or missing:
-        problem = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
-        raise BadRequest(f"{problem}: the model's {what}s are {', '.join(names)}")
-    if len(set(given_names)) != len(given_names):
-        raise BadRequest(f"an {what} is given twice")
