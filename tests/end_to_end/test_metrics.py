@@ -7,16 +7,11 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from taglio import artifact
-from taglio.errors import BadOption, TaglioError
-from taglio.flow import stages
 from taglio.flow.outcome import Outcome
-from taglio.lab import work
 from taglio.report import terminal
-from taglio.runtimes.onnxruntime import CUDA, PROVIDERS
 from tests.conftest import Staged
 from tests.end_to_end.command import SCHEME, Case, quick, refused, snapshot, taglio
 
@@ -55,23 +50,6 @@ def test_the_report_lists_every_block_the_largest_error_first(workspace: Path) -
     lines = ran.out.splitlines()
     head = next(index for index, line in enumerate(lines) if line.startswith("block "))
     assert lines[head + 1].startswith(rows[0]["block"])
-
-
-def test_a_gpu_that_is_not_there_is_refused_and_auto_says_what_it_took(
-    profiled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if CUDA in ort.get_available_providers():
-        pytest.skip("this ONNX Runtime offers CUDA")
-    before = snapshot(profiled)
-    with pytest.raises(BadOption, match=r"`provider` cuda: .*CPUExecutionProvider.* or use cpu"):
-        stages.error(profiled, provider="cuda")
-    with monkeypatch.context() as patched:
-        # Offered, but not to be started: ONNX Runtime then goes on without a word on the CPU.
-        patched.setattr(work, "providers_for", lambda _: PROVIDERS)
-        with pytest.raises(TaglioError, match=f"offers {CUDA} but could not start it here"):
-            stages.error(profiled, provider="cuda")
-    assert snapshot(profiled) == before
-    assert stages.error(profiled, provider="auto", effort=0.02)[1] == "CPUExecutionProvider"
 
 
 def test_a_plan_is_bounded_and_told_in_the_users_metric(

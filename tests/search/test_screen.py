@@ -192,7 +192,7 @@ def test_a_search_that_cannot_gain_ends_early_and_its_workspace_is_whole(
     again = taglio.load(tmp_path / "out")
     assert again.error is None and again.plan == result.plan
     monkeypatch.undo()
-    model, _ = stages.error(tmp_path / "out")
+    model = stages.error(tmp_path / "out")
     assert (tmp_path / "out" / "error.json").exists() and model.subsets
 
 

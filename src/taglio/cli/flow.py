@@ -68,7 +68,7 @@ def profile(options: argparse.Namespace) -> Shown:
 
 def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
-    error_model, _ = stages.error(options.folder, **arguments(options))
+    error_model = stages.error(options.folder, **arguments(options))
 
     def tables() -> None:
         show(blocks.ranked(material.gather(options.folder)))

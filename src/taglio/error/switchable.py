@@ -72,11 +72,6 @@ class Switchable:
         proto = switchable_graph(graph, builder, self.switches, self.wires)
         self._session = open_session(proto, options, label="the switchable graph")
 
-    @property
-    def provider(self) -> str:
-        """The ONNX Runtime provider that runs the graph."""
-        return str(self._session.get_providers()[0])
-
     def flags(self, assignment: Assignment, wires: Collection[str] = ()) -> np.ndarray:
         """The flags of an assignment and of tensors that travel as int8, bool [switches + wires]. Raises BadOption for
         a block, form or tensor without a switch."""

@@ -35,12 +35,12 @@ from taglio.flow.workspace import ERROR, OUTCOME, read_error
 from taglio.lab.work import Work, require_own
 from taglio.model.captures import readers
 from taglio.model.pixels import pixel_scaling
-from taglio.notes import Kind, Note
+from taglio.notes import Note
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
-from taglio.runtimes.onnxruntime import NAME, PROVIDERS
+from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
 
@@ -63,7 +63,6 @@ def error_model(
     work: Work,
     profile: Profile,
     *,
-    provider: str = "cpu",
     near: float | None = None,
     confidence: float = 0.9,
     effort: float = 1.0,
@@ -74,9 +73,8 @@ def error_model(
 
     The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
     `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
-    `provider` is the execution provider that measures ("cpu", "cuda" or "auto"), `confidence` the share of plans whose
-    error stays below the model's upper end; `effort` scales the time given to measuring. `reuse` is returned instead if
-    it is from an equal study, on enough inputs.
+    `confidence` is the share of plans whose error stays below the model's upper end; `effort` scales the time given to
+    measuring. `reuse` is returned instead if it is from an equal study, on enough inputs.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})
@@ -86,8 +84,8 @@ def error_model(
     refuse_constant_outputs(work)
     scheme = profile.scheme
     work = work.telling(progress).at(effort).settled(scheme)
-    study = _study(work, profile, provider, near, confidence)
-    switchable = work.switchable(scheme, provider)
+    study = _study(work, profile, near, confidence)
+    switchable = work.switchable(scheme)
     budget = StudyBudget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     count = affordable_inputs(work, switchable, budget)
     # An earlier run on a busy machine may have studied fewer inputs, and a user's function may have changed.
@@ -100,18 +98,16 @@ def error_model(
     aim = StudyAim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
     measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
-    where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
-    notes = [] if switchable.provider == PROVIDERS[0] else [Note(Kind.FACT, where)]
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
     machine = profile.conditions.machine
     elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
-    notes += [*doubts(work, meter, everything), *filter(None, [saturation])]
+    notes = [*doubts(work, meter, everything), *filter(None, [saturation])]
     return replace(result, notes=tuple(notes), parts=everything.parts(), study=study)
 
 
-def _study(work: Work, profile: Profile, provider: str, near: float | None, confidence: float) -> str:
+def _study(work: Work, profile: Profile, near: float | None, confidence: float) -> str:
     """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions. Limits
     within about a factor of two are studied alike."""
     setup, data, machine = work.setup, work.data, profile.conditions.machine
@@ -121,7 +117,7 @@ def _study(work: Work, profile: Profile, provider: str, near: float | None, conf
         profile.scheme,
         work.metric,
         (setup.shapes, setup.seed, setup.optimization, setup.requantize, setup.instead, setup.state),
-        (package(setup.runtime), provider, confidence, work.effort),
+        (package(setup.runtime), confidence, work.effort),
         round(log(near, 4.0)) if near and work.metric.smooth else 0,
         [block.name for block in work.graph.candidates()],
         (machine.processor, machine.instructions),

@@ -69,11 +69,10 @@ def error(
     folder: Path,
     *,
     metric: str | None = None,
-    provider: str = "cpu",
     effort: float = 1.0,
     progress: Progress | None = None,
-) -> tuple[ErrorModel, str]:
-    """Measure errors under `metric` (None: the workspace's). Returns the execution provider used, too."""
+) -> ErrorModel:
+    """Measure errors under `metric` (None: the workspace's)."""
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
         sha256 = work.model.sha256
@@ -82,11 +81,11 @@ def error(
             work = work.but(setup=replace(work.setup, metric=metric))
             artifact.save(draft / f"{SETUP}.json", SETUP, sha256, work.setup)
         there = work.in_place(NAME)  # with all pairs: plans may be for several devices
-        result = error_model(there, measured, provider=provider, effort=effort, progress=progress)
+        result = error_model(there, measured, effort=effort, progress=progress)
         drop(draft, *MADE_FROM[ERROR])
         workspace.keep_found(draft, sha256, workspace.found(work))
         artifact.save(draft / f"{ERROR}.json", ERROR, sha256, result)
-    return result, there.switchable(measured.scheme, provider).provider
+    return result
 
 
 def plan(

@@ -45,13 +45,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
-from taglio.runtimes.onnxruntime import (
-    CUDA,
-    NAME,
-    open_session,
-    providers_for,
-    run_session,
-)
+from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.session import package
 from taglio.scratch import scratch
@@ -293,22 +287,18 @@ class Work:
     def _fuses(self) -> bool:
         return package(self.setup.runtime) == OPENVINO
 
-    def switchable(self, scheme: Scheme, provider: str = "cpu") -> Switchable:
+    def switchable(self, scheme: Scheme) -> Switchable:
         """The switchable graph of the blocks that can be int8 under `scheme`, as they are built for the place of the
         set-up."""
-        key = ("switchable", scheme, provider, tuple(block.name for block in self.graph.candidates()))
-        return self.kept.once((*key, self._fuses), lambda: self._switchable(scheme, provider))
+        key = ("switchable", scheme, tuple(block.name for block in self.graph.candidates()))
+        return self.kept.once((*key, self._fuses), lambda: self._switchable(scheme))
 
-    def _switchable(self, scheme: Scheme, provider: str) -> Switchable:
-        setup, given = self.setup, providers_for(provider)
-        options = replace(setup.options(NAME), providers=given, lean=True)
+    def _switchable(self, scheme: Scheme) -> Switchable:
+        options = replace(self.setup.options(NAME), lean=True)
         make_room(self.memory_bytes)
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
         builder, forms = self.builder(scheme), precisions(scheme)
-        result = self.lab.switchable(self.graph, builder, forms, options, wires=wires)
-        if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
-            raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
-        return result
+        return self.lab.switchable(self.graph, builder, forms, options, wires=wires)
 
     def settled(self, scheme: Scheme) -> "Work":
         """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).

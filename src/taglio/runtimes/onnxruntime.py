@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from taglio import weights
 from taglio.cores import available_cores
-from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed, one_line
+from taglio.errors import BadData, BadModel, MeasurementFailed, one_line
 from taglio.runtimes.onnxruntime_words import advice, without_sources
 from taglio.runtimes.way import Way
 
@@ -70,18 +70,6 @@ class SessionOptions:
     lean: bool = False
     kernel_cache: int | None = None
     folded_bytes: int | None = None
-
-
-def providers_for(device: str) -> tuple[str, ...]:
-    """Providers for "cpu", "cuda", or "auto" (CUDA if available). Raises BadOption for "cuda" if it is not."""
-    offered = ort.get_available_providers()
-    if device == "cpu" or (device == "auto" and CUDA not in offered):
-        return PROVIDERS
-    if CUDA not in offered:
-        raise BadOption(
-            f"`provider` {device}: this ONNX Runtime offers {', '.join(offered)}: install onnxruntime-gpu, or use cpu"
-        )
-    return (CUDA, *PROVIDERS)
 
 
 def version() -> str:
