@@ -187,7 +187,7 @@ OPTIONS: dict[str, Facts] = {
         metavar="INPUT=1x3x224x224",
     ),
     "--requantize": option(
-        "convert weights and operators that are already quantised back to float first (default: keep them)", **_FLAG
+        "fold quantise/dequantise pairs of the model to float first (default: keep them)", **_FLAG
     ),
     "--state": option(
         "output that is an input of the next step (repeatable; taglio inspect suggests them); --data then holds "
