@@ -141,17 +141,6 @@ def test_signed_activations_keep_their_kernels() -> None:
     assert with_exact_sums(proto) is proto
 
 
-def test_computed_weights_are_shifted_as_the_model_runs() -> None:
-    """s8 values that another operator writes, as the second factor of an attention's product is."""
-    text = f"""(uint8[{ROWS}, {DEPTH}] x, float[{DEPTH}, {WIDTH}] f) => (int32[] y) {{
-        w = QuantizeLinear (f, one, zw)
-        y = MatMulInteger (x, w, zx, zw)
-    }}"""
-    proto = with_exact_sums(parsed(text, {"one": ONE, "zx": ZERO_U8, "zw": ZERO_S8}))
-    session = open_session(proto, SessionOptions(1, Optimization.NONE))
-    assert (session.run(None, {"x": LARGE, "f": WEIGHTS.astype(np.float32)})[0] == EXACT).all()
-
-
 @pytest.mark.parametrize("scales", [PLAIN, PER_CHANNEL], ids=["per tensor", "per channel"])
 def test_dequantised_weights_are_exact_where_the_graph_is_optimised(scales: dict[str, Any]) -> None:
     text = """xf = DequantizeLinear (x, sx, zx)
