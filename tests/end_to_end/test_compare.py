@@ -130,7 +130,7 @@ def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:
 def test_a_model_of_no_known_format_is_refused(tiny: Case, tmp_path: Path) -> None:
     model = tmp_path / "model.bin"
     model.write_bytes(b"?")
-    refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .ort, .keras")
+    refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .keras")
 
 
 def test_data_with_channels_last_is_told_apart(tiny: Case, tmp_path: Path) -> None:

@@ -120,22 +120,6 @@ def test_float16_keeps_the_interface(tmp_path: Path) -> None:
     assert answer.dtype == np.float32 and {node.op_type for node in lower.graph.node} >= {"Cast", "Add"}
 
 
-def test_a_constant_that_was_cast_twice_under_one_name_is_cast_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the converter of ONNX Runtime 1.31 does for an operator that stays in float32."""
-    path = tmp_path / "sums.onnx"
-    proto = model_of("Add", "Relu")
-    onnx.save(proto, path)
-    cast = onnx.helper.make_node("Cast", ["one"], ["one_cast"], "one_cast_node", to=1)
-    proto.graph.node[0].input[1] = "one_cast"
-    nodes = [cast, cast, *proto.graph.node]
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    monkeypatch.setattr("onnxruntime.transformers.float16.convert_float_to_float16", lambda *_, **__: proto)
-    assert open_session(cuda._converted(path), SessionOptions(1)).run(["t0"], feed(1.0))[0].tolist() == [2.0]
-
-
 @pytest.mark.skipif(cuda.offered(), reason="this ONNX Runtime has CUDA")
 def test_without_cuda_one_line_says_what_to_install() -> None:
     assert "onnxruntime-gpu[cuda,cudnn]" in cuda.refusal()

@@ -169,7 +169,7 @@ _RUNTIME = "runtime that runs the model (default {})"
 # The variants of an option that has another meaning in some commands are in parser.py, with the command.
 OPTIONS: dict[str, Facts] = {
     "model": option(
-        "an .onnx, .ort, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
+        "an .onnx, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
         "or a PyTorch module:function",
         type=path,
         metavar="MODEL",
@@ -186,9 +186,7 @@ OPTIONS: dict[str, Facts] = {
         default={},
         metavar="INPUT=1x3x224x224",
     ),
-    "--requantize": option(
-        "fold quantise/dequantise pairs of the model to float first (default: keep them)", **_FLAG
-    ),
+    "--requantize": option("fold quantise/dequantise pairs of the model to float first (default: keep them)", **_FLAG),
     "--state": option(
         "output that is an input of the next step (repeatable; taglio inspect suggests them); --data then holds "
         "the other inputs of consecutive steps",

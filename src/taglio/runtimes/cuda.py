@@ -181,13 +181,6 @@ def _converted(path: Path) -> onnx.ModelProto:
         proto: onnx.ModelProto = converter.convert_float_to_float16(onnx.load(path), keep_io_types=True)
     except Exception as error:  # the converter fails in many ways
         raise BadModel(f"{path.name}: cannot be converted to float16: {one_line(error, 200)}") from None
-    written_names, unique_nodes = set[str](), []
-    for node in proto.graph.node:  # ONNX Runtime 1.31 casts a constant for each of its readers, always under one name
-        if not written_names.issuperset(node.output):
-            unique_nodes.append(node)
-        written_names.update(node.output)
-    del proto.graph.node[:]
-    proto.graph.node.extend(unique_nodes)
     return proto
 
 
