@@ -91,7 +91,7 @@ def test_an_output_that_is_constant_and_one_that_is_an_input(tmp_path: Path) -> 
     assert model.outputs == graph.outputs == ("y", "k", "x")
 
 
-def test_an_opset_without_quantize_linear_is_lowered_where_nothing_changed_since(tmp_path: Path) -> None:
+def test_an_opset_without_quantize_linear_is_lowered(tmp_path: Path) -> None:
     model, graph = taken(parsed(ROW + "{ y = Relu (x) }", imports='"": 28'), tmp_path, {"x": X})
     assert model.opset < 28 and not model.no_int8
     assert "Relu" in graph.blocks[0].refusal
