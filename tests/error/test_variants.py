@@ -1,4 +1,4 @@
-"""Several int8 schemes, and tensors quantised for the wire alone, on one switchable graph."""
+"""Several forms, and tensors quantised for the wire alone, on one switchable graph."""
 
 import random
 
@@ -8,15 +8,14 @@ import pytest
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.errors import BadOption
 from taglio.quantize.precision import FLOAT32, Precision
-from taglio.quantize.scheme import DEFAULT_SCHEME, parse_scheme
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
 from tests.components.cases import ANCHOR, INT8, digits, outputs
 
-SYMMETRIC = Precision("int8-sym", parse_scheme("qdq-u8s8-sym-pt"), "whole")
-FORMS = (FLOAT32, INT8, ANCHOR, SYMMETRIC)
+FORMS = (FLOAT32, INT8, ANCHOR)
 
 
-def test_mixed_schemes_and_wires_are_the_model_built_so() -> None:
+def test_mixed_forms_and_wires_are_the_model_built_so() -> None:
     network, rng = digits(), random.Random(0)
     graph, sample, names = network.graph, network.held_out.samples[0], network.model.outputs
     wires = dict.fromkeys(quantizable_flows(graph), DEFAULT_SCHEME)

@@ -221,17 +221,6 @@ def test_the_model_is_not_written_to(benches: dict[str, Bench]) -> None:
     assert case.model.proto.SerializeToString(deterministic=True) == before
 
 
-@pytest.mark.parametrize("pair", [("u8s8-asym-pc", "u8s8-sym-pc"), ("u8s8-sym-pc", "u8u8-asym-pt")])
-def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches: dict[str, Bench], pair: tuple[str, str]) -> None:
-    case = benches["conv_relu_chain"]
-    first, second = (forms(exact(text))[0] for text in pair)
-    mixed = {block.name: (first, second)[i % 2] for i, block in enumerate(case.graph.candidates())}
-    quantized = case.quantized(mixed)
-    assert distance(case.float_outputs, quantized) < 0.1
-    # ONNX Runtime merges the two pairs on one tensor into one: a step apart, not equal.
-    assert distance(quantized, case.switchable(first, second).run(mixed, case.feed)) <= ONE_STEP
-
-
 def test_forms_that_a_block_lacks_are_refused(benches: dict[str, Bench]) -> None:
     case = benches["softmax_sandwich"]
     int8, anchor = forms(exact())

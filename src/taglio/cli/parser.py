@@ -88,7 +88,7 @@ COMMANDS = (
         "quantize",
         "models:quantize",
         "quantise chosen blocks, without a plan",
-        f"{_MODEL} {_DATA} --calibration --method --scheme --blocks --also --out",
+        f"{_MODEL} {_DATA} --calibration --method --scheme --blocks --out",
         {
             "--method": option("quantisation method (default static)", choices=_METHODS, default="static"),
             "--scheme": option(
@@ -96,12 +96,6 @@ COMMANDS = (
                 "whose sums do not saturate)"
             ),
             "--blocks": option(_BLOCKS.format("blocks to quantise"), default="all"),
-            "--also": option(
-                "quantise these blocks under another scheme (repeatable)",
-                action="append",
-                default=[],
-                metavar="SCHEME=PATTERN",
-            ),
             "--out": option("ONNX file to write", type=path, required=True),
         },
     ),

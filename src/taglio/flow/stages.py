@@ -174,7 +174,6 @@ def quantize(
     method: str = "static",
     scheme: str = "",
     blocks: str = "all",
-    also: Sequence[str] = (),
     progress: Progress | None = None,
     **given: Any,
 ) -> Quantized:
@@ -185,6 +184,6 @@ def quantize(
         if path is not None and out.resolve() == Path(path).resolve():
             raise BadOption(f"`out` {out} is the {name} itself: write to another file")
     work = Model(model, data, threads=1, **given)
-    proto, result = quantize_model(work, method, scheme=scheme, blocks=blocks, also=also, progress=progress)
+    proto, result = quantize_model(work, method, scheme=scheme, blocks=blocks, progress=progress)
     artifact.write_model(out, proto)
     return replace(result, path=str(out))

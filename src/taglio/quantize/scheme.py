@@ -58,11 +58,6 @@ class Scheme:
         forms = tuple("dyn7" if name == "dyn" else name for name in self.uncalibrated)
         return replace(self, reduced_range=self.reduced_range or self.weight == "s8", uncalibrated=forms)
 
-    @property
-    def activation_key(self) -> tuple[ActivationType, Symmetry]:
-        """What two neighbouring blocks must have in common to share one int8 tensor."""
-        return (self.activation, self.activation_symmetry)
-
 
 _SHORT: dict[Symmetry, str] = {"asymmetric": "asym", "symmetric": "sym"}
 
