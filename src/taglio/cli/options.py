@@ -208,8 +208,7 @@ OPTIONS: dict[str, Facts] = {
     ),
     "--seed": option("random seed (default 0)", type=natural, default=0),
     "--labels": option(
-        "one label per sample, if --data has none: .txt, .json, .csv, .npy or .npz (default: the .txt beside DATA with "
-        "the same name)",
+        "one label per sample, if --data has none: .txt, .json, .csv, .npy or .npz",
         type=path,
         metavar="FILE",
     ),
