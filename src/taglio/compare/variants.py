@@ -59,7 +59,7 @@ def write(
     *,
     limit_bytes: float | None = None,
 ) -> Written:
-    """Write every form below `folder`, and drop pages of weight files beyond `limit_bytes` (None: no limit)."""
+    """Write every form below `folder`, and return freed memory near `limit_bytes` (None: no limit)."""
     folder.mkdir(parents=True, exist_ok=True)
     builder = source.builder()
     done = Written()

@@ -16,7 +16,7 @@ from taglio.error.sketch import SIZE, add_differences
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs, Tally, finite
 from taglio.errors import BadData
-from taglio.memory import OUTPUTS, Shelf, drop_pages_near
+from taglio.memory import OUTPUTS, Shelf
 from taglio.quantize.precision import Assignment, Forms, key_of
 
 
@@ -72,7 +72,6 @@ class ErrorMeter:
         self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
         self._limit = limit
         self.names = self._parts.names
-        self._memory_bytes = memory_bytes
         room_bytes = None if memory_bytes is None else OUTPUTS * memory_bytes
         self.references = Shelf((self._run({}, sample) for sample in samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
@@ -120,9 +119,7 @@ class ErrorMeter:
     def _run(
         self, assignment: Assignment, sample: Mapping[str, np.ndarray], wires: Collection[str] = ()
     ) -> list[np.ndarray]:
-        outputs = self._switchable.run(assignment, sample, wires)
-        drop_pages_near(self._memory_bytes)  # an assignment reads one form of each weight, a study all of them
-        return outputs
+        return self._switchable.run(assignment, sample, wires)
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> ErrorReading:
         """One evaluation for the study; the tensors `wires` also travel as int8."""
