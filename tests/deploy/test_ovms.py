@@ -55,7 +55,5 @@ def test_the_configuration_is_one_that_the_servers_schema_allows(tmp_path: Path)
 
 
 def test_ovms_does_not_serve_a_plan_for_onnxruntime(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadOption, match="it computes with OpenVINO, and the plan was measured in ONNX Runtime"
-    ):
+    with pytest.raises(BadOption, match="it computes with OpenVINO, and the plan was measured in ONNX Runtime"):
         export_workspace(rows_in(tmp_path), tmp_path / "out", OVMS)
