@@ -64,35 +64,6 @@ def test_outputs_whose_shape_follows_the_values_are_run_kernel_by_kernel() -> No
     assert not session.captures and captured == [True, False]
 
 
-class Stale:
-    """A session whose replays keep the input that it was captured with, as one with an input read on the CPU."""
-
-    def __init__(self, session: ort.InferenceSession) -> None:
-        self._session, self._done = session, False
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._session, name)
-
-    def io_binding(self) -> ort.IOBinding:
-        return self._session.io_binding()
-
-    def run_with_iobinding(self, binding: ort.IOBinding, options: ort.RunOptions) -> None:
-        if not self._done:
-            self._session.run_with_iobinding(binding, options)
-        self._done = True
-
-
-def test_a_replay_that_does_not_follow_its_input_is_found_out() -> None:
-    def opened(captures: bool) -> ort.InferenceSession:
-        plain = open_session(model_of(*SUMS), SessionOptions(1))
-        return Stale(plain) if captures else plain
-
-    session = CudaSession(opened, "cpu")
-    for index in range(6):
-        assert session.run(["t0"], feed(index))[0].tolist() == [index + 1.0]
-    assert not session.captures
-
-
 def test_an_input_that_is_read_elsewhere_is_not_captured() -> None:
     captured: list[bool] = []
     session = CudaSession(opens(model_of(*SUMS), captured), "elsewhere")
