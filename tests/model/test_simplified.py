@@ -72,6 +72,12 @@ def test_a_messy_old_model_comes_out_clean(tmp_path: Path) -> None:
     assert model.initializers().keys() == {tensor.name for tensor in graph.initializer}
 
 
+def test_names_that_onnx_runtime_extends_stay_recognisable(tmp_path: Path) -> None:
+    text = "(float[1, 4] x) => (float[1, 4] y) { [fc] product = MatMul (x, w) [bias] y = Add (product, b) }"
+    nodes = loaded(parsed(text, {"w": np.eye(4), "b": np.ones(4)}), tmp_path).nodes()
+    assert all(name.startswith(("fc", "bias")) for name in nodes)
+
+
 SCALER = "(float[1, 3] x) => (float[1, 3] y) { y = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x) }"
 
 
