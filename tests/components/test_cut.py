@@ -94,28 +94,6 @@ def pieces(
     return parts
 
 
-@pytest.mark.parametrize(
-    ("pattern", "assignment"),
-    [
-        ("halves", "int8"),
-        ("three in a row", "every second"),
-        ("there and back", "every third"),
-        ("in turn", "every second"),
-        ("back and forth", "float"),
-    ],
-)
-def test_components_of_the_embedded_model_equal_the_whole(
-    network: Case, pattern: str, assignment: str, tmp_path: Path
-) -> None:
-    chosen = ASSIGNMENTS[assignment](network)
-    parts = pieces(network, chosen, PATTERNS[pattern](network.graph))
-    proof = network.proven(parts, network.builder.build(chosen), tmp_path)
-    assert (proof.samples, proof.tolerance) == (2, TOLERANCE)
-    assert proof.identical == (proof.distance == 0.0)
-    for part, sent in zip(parts, crossing(network, parts)):
-        assert_int8_where_possible(network, part, parts, chosen, sent)
-
-
 def test_components_are_proven_with_one_session_open_at_a_time(
     network: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,15 +143,6 @@ def test_a_flow_follows_values_through_movement(tmp_path: Path) -> None:
     assert by_name["x"].producer is None
 
 
-def test_flows_are_derived_once_per_graph(tmp_path: Path) -> None:
-    """A search asked a thousand times: 10 s of a core for a network of 1,000 operators."""
-    graph = graph_of(pyramid(), tmp_path)
-    assert graph.flows is graph.flows
-    assert "relu1_out" in {flow.name for flow in graph.flows}
-    moved_in_float = graph.without_int8({"maxpool2": "asked for"})
-    assert "maxpool2_out" in {flow.name for flow in moved_in_float.flows} - {flow.name for flow in graph.flows}
-
-
 @pytest.mark.parametrize("name", TINY)
 def test_every_tensor_is_in_one_flow_and_every_reading_too(name: str, tmp_path: Path) -> None:
     graph = graph_of(TINY[name](), tmp_path)

@@ -173,12 +173,6 @@ def test_an_endless_loop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert time.perf_counter() - begun < 30
 
 
-def test_a_slow_model_without_loops_is_no_endless_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(same, "_LIMIT_S", 1e-6)
-    x = np.ones((1, 4, 8, 8), np.float32)
-    assert load(saved(residual(), tmp_path), samples=lambda _: [{"x": x}]).run_s > 0.0
-
-
 def test_an_element_type_that_does_not_exist(tmp_path: Path) -> None:
     proto = residual()
     proto.graph.input[0].type.tensor_type.elem_type = 99

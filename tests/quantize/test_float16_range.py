@@ -65,15 +65,6 @@ def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> Non
         assert np.linalg.norm(answer - answers[0]) < 0.01 * np.linalg.norm(answers[0])
 
 
-def test_a_range_within_float16_leaves_nothing_out() -> None:
-    work = opened(4.0)
-    names = [block.name for block in work.graph.blocks]
-    assert beyond_float16(work.model, work.graph, names, work.ranges().low_high) == {}
-    _, report = quantize(work, "float16")
-    assert report.blocks == report.candidates == len(names)
-    assert any("true float16" in note for note in report.notes)
-
-
 def test_weights_count_by_their_values() -> None:
     after = AFTER.copy()
     after[0, 0] = 2.0 * LARGEST

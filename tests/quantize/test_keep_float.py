@@ -111,24 +111,6 @@ def test_a_branch_reads_what_the_plan_wrote(depth: int, tmp_path: Path) -> None:
         assert (error > 1e-4) == ("first" in names), "the branch reads int8 values exactly where the plan has them"
 
 
-def test_a_function_that_a_branch_calls_comes_along(tmp_path: Path) -> None:
-    proto = parsed(
-        """(float[1, 3, 8, 8] given, bool flag) => (float[] y) {
-            x = Conv <pads = [1, 1, 1, 1]> (given, w)
-            y = If (flag) <
-                then_branch = yes () => (float[] inside) { inside = local.Twice (x) },
-                else_branch = no () => (float[] outside) { outside = Identity (x) }
-            >
-        }
-        <domain: "local", opset_import: ["": 17]>
-        Twice (a) => (b) { b = Add (a, a) }""",
-        {"w": RNG.normal(0, 0.2, (8, 3, 3, 3))},
-        imports='"": 17, "local": 1',
-    )
-    case = bench(loaded(proto, tmp_path))
-    assert distance(case.float_outputs, agrees(case)) < 0.1
-
-
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("text", ["u8s8-asym-pc", "u8s8-sym-pc", "u8u8-asym-pt"])
 def test_a_grouped_conv_transpose_has_the_scales_of_its_own_axis(group: int, text: str, tmp_path: Path) -> None:

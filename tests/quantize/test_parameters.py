@@ -51,24 +51,6 @@ def test_an_activation_has_onnx_runtimes_scale_and_zero_point(
     assert ours.zero_point.dtype == (np.uint8 if kind == "u8" else np.int8)
 
 
-@pytest.mark.parametrize(
-    ("kind", "symmetry", "low_high", "zero_point", "at_minimum"),
-    [
-        ("u8", "asymmetric", (0.0, 6.0), 0, True),
-        ("u8", "symmetric", (0.0, 6.0), 128, False),
-        ("s8", "asymmetric", (0.0, 6.0), -128, True),
-        ("u8", "asymmetric", (2.0, 6.0), 0, True),
-        ("u8", "asymmetric", (-6.0, -2.0), 255, False),
-    ],
-)
-def test_zero_points_by_hand(
-    kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float], zero_point: int, at_minimum: bool
-) -> None:
-    parameters = activation_parameters(*low_high, Scheme(activation=kind, activation_symmetry=symmetry))
-    assert int(parameters.zero_point) == zero_point
-    assert parameters.at_minimum is at_minimum
-
-
 @settings(deadline=None)
 @given(low_high=RANGES, values=st.lists(VALUES, min_size=1, max_size=8))
 def test_constants_are_stored_as_onnx_runtime_stores_them(low_high: tuple[float, float], values: Any) -> None:

@@ -6,7 +6,7 @@ only whole models fuse Conv + Add, which reorders one sum.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -269,55 +269,11 @@ def test_a_dead_channel_and_a_huge_bias(scheme: str, tmp_path: Path) -> None:
     check(small(g, x, tmp_path), scheme)
 
 
-def test_weights_shared_by_two_operators(tmp_path: Path) -> None:
-    g = Sketch(22)
-    weight, bias = g.weight(8, 8, 3, 3), g.constant(g.rng.normal(0, 0.3, 8))
-    x = g.op("Conv", g.input("x", 1, 8, 8, 8), weight, bias, pads=[1] * 4)
-    check(small(g, g.op("Conv", x, weight, bias, pads=[1] * 4), tmp_path))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda g, x: g.op("Add", x, x),
-        lambda g, x: g.op("Mul", g.op("Add", x, g.constant(g.rng.normal(0, 1, (4, 1, 1)))), g.constant([[[[0.3]]]])),
-        lambda g, x: g.op("Concat", x, g.constant(g.rng.normal(0, 0.3, (1, 2, 8, 8))), axis=1),
-        lambda g, x: g.op("AveragePool", x, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, count_include_pad=1),
-    ],
-    ids=["itself", "constants", "a constant joined", "partial windows"],
-)
-def test_operators_of_two_tensors_and_of_partial_windows(make: Callable[[Sketch, str], str], tmp_path: Path) -> None:
-    g = Sketch(23)
-    check(small(g, make(g, g.conv(g.input("x", 1, 3, 8, 8), 3, 4)), tmp_path))
-
-
 @pytest.mark.parametrize("shape", [(5,), (), (3, 1)])
 def test_gemm_biases_that_broadcast(shape: tuple[int, ...], tmp_path: Path) -> None:
     g = Sketch(25)
     x = g.op("Gemm", g.input("x", 3, 8), g.weight(8, 5), g.constant(g.rng.normal(0, 0.5, shape)))
     check(small(g, x, tmp_path))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda g, x: g.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]),
-        lambda g, x: g.op("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4),
-        lambda g, x: g.op("Gather", x, g.constant(np.array([0, 2])), axis=1),
-        lambda g, x: g.op("DepthToSpace", x, blocksize=2),
-        lambda g, x: g.op("PRelu", x, g.constant(np.full((4, 1, 1), 0.2))),
-        lambda g, x: g.op("Tanh", x),
-        lambda g, x: g.op("Mul", x, g.op("GlobalAveragePool", x)),
-        lambda g, x: g.op("Conv", x, g.weight(6, 4, 3, 3), pads=[0, 1, 2, 0], strides=[2, 1], dilations=[1, 2]),
-    ],
-    ids=["MaxPool", "AveragePool", "Gather", "DepthToSpace", "PRelu", "Tanh", "gate", "uneven-Conv"],
-)
-@pytest.mark.parametrize("scheme", ["u8s8-asym-pc", "u8s8-sym-pc"])
-def test_what_stands_behind_a_convolution(make: Callable[[Sketch, str], str], scheme: str, tmp_path: Path) -> None:
-    g = Sketch(29)
-    x = g.conv(g.input("x", 1, 4, 8, 8), 4, 4)
-    # A global mean is a few small values: one step is a larger part of it.
-    check(small(g, make(g, x), tmp_path), scheme, limit=0.2)
 
 
 def test_relu_is_free_only_where_the_zero_point_clips(tmp_path: Path) -> None:
