@@ -239,19 +239,5 @@ def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: C
     assert not [*(tmp_path / "tmp").glob(f"{PREFIX}*")]
 
 
-@pytest.mark.parametrize(
-    ("command", "option", "value"),
-    [
-        ("optimize", "--seed", "9" * 5000),
-        ("optimize", "--effort", "1e300"),
-        ("optimize", "--memory-limit", "9" * 400 + "GB"),
-        ("optimize", "--shape", "x=9999999999999999999999x3"),
-        ("run", "--runs", "9" * 20),
-    ],
-)
-def test_numbers_beyond_all_use_are_refused(command: str, option: str, value: str) -> None:
-    assert option in refused(taglio(command, "x", option, value))
-
-
 def test_a_device_is_no_model() -> None:
     refused(taglio("inspect", "/dev/zero"), "/dev/zero: cannot be read (not a regular file)")

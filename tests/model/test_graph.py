@@ -18,7 +18,6 @@ from tests.models import (
     Sketch,
     branching,
     conv_relu_chain,
-    conv_transpose,
     digits_model,
     loaded,
     parsed,
@@ -105,22 +104,6 @@ def test_parameters_in_attributes_are_weights(tmp_path: Path) -> None:
     domains = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     proto = helper.make_model(helper.make_graph([trees], "g", [x], [y]), opset_imports=domains, ir_version=8)
     assert 40 * 4 < graph_of(proto, tmp_path).block("trees").weight_bytes(8) < 40 * 4 + 100
-
-
-def test_refusals_say_why(tmp_path: Path) -> None:
-    assert not graph_of(conv_transpose(), tmp_path).block("convtranspose2").refusal  # pairs around it
-    assert "Softmax gives wrong results" in graph_of(softmax_sandwich(), tmp_path).block("softmax5").refusal
-    g = Sketch(42)
-    assert "no int8 Relu" in graph_of(g.model(g.op("Relu", g.input("x", 2, 8))), tmp_path).blocks[0].refusal
-    g = Sketch(43)
-    x = g.op("Gemm", g.input("x", 2, 8), g.weight(8, 4), alpha=0.5)
-    assert "alpha or beta" in graph_of(g.model(x), tmp_path).blocks[0].refusal
-    g = Sketch(44)
-    x = g.op("Conv", g.input("x", 1, 2, 5, 5, 5), g.weight(4, 2, 3, 3, 3))
-    assert "1-D and 2-D" in graph_of(g.model(x), tmp_path).blocks[0].refusal
-    g = Sketch(45)
-    x = g.op("Conv", g.input("x", 1, 2, 5, 5), g.input("w", 4, 2, 3, 3))
-    assert "computed at run time" in graph_of(g.model(x), tmp_path).blocks[0].refusal
 
 
 # Flows
