@@ -286,12 +286,12 @@ def test_inspect_as_json(digits: Case) -> None:
 
 
 def test_inspect_shows_chosen_blocks(digits: Case) -> None:
-    full, three = (
+    full, some = (
         taglio("inspect", digits.model, "--blocks"),
-        taglio("inspect", digits.model, "--blocks", "top-flops:3"),
+        taglio("inspect", digits.model, "--blocks", "*second*"),
     )
-    assert three.code == 0
-    assert 3 <= len(three.out.splitlines()) < len(full.out.splitlines())
+    assert some.code == 0
+    assert 3 <= len(some.out.splitlines()) < len(full.out.splitlines())
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from taglio.errors import BadOption
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import load
-from taglio.model.select import match, select
+from taglio.model.select import match
 from tests.models import (
     TINY,
     Sketch,
@@ -147,20 +147,10 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     return graph_of(residual(), tmp_path_factory.mktemp("chain"))
 
 
-def test_rules(chain: Graph) -> None:
-    candidates = tuple(block.name for block in chain.candidates())
-    assert select(chain, "all") == candidates
-    assert select(chain, "none") == ()
-    heaviest = max(chain.candidates(), key=lambda block: block.flops)
-    assert select(chain, "top-flops:1") == (heaviest.name,)
-    assert set(select(chain, "top-flops:99")) == set(candidates)
-    assert len(select(chain, "top-bytes:2")) == 2
-
-
 def test_patterns_match_blocks_and_their_operators(chain: Graph) -> None:
     assert match(chain, ["conv*"]) == ("conv0", "conv2", "conv4", "conv7", "conv9")
     assert match(chain, ["relu1", "add?"]) == ("conv0", "add5")
-    assert select(chain, "conv0,conv?") == ("conv0", "conv2", "conv4", "conv7", "conv9")
+    assert match(chain, ["conv0", "conv?"]) == ("conv0", "conv2", "conv4", "conv7", "conv9")
 
 
 def test_a_pattern_of_blocks_without_an_int8_form_is_refused(tmp_path: Path) -> None:
@@ -168,17 +158,9 @@ def test_a_pattern_of_blocks_without_an_int8_form_is_refused(tmp_path: Path) -> 
         match(graph_of(softmax_sandwich(), tmp_path), ["soft*"])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("top-flops:", "give a count of at least 1, as in top-flops:10"),
-        ("dense*", r'pattern "dense\*" matches none of 7 blocks'),
-        ("", 'pattern "" matches none'),
-    ],
-)
-def test_a_choice_that_matches_nothing_is_refused(chain: Graph, text: str, words: str) -> None:
-    with pytest.raises(BadOption, match=words):
-        select(chain, text)
+def test_a_pattern_that_matches_nothing_is_refused(chain: Graph) -> None:
+    with pytest.raises(BadOption, match=r'pattern "dense\*" matches none of 7 blocks'):
+        match(chain, ["dense*"])
 
 
 def test_a_weight_that_is_an_output_too_is_no_activation_of_its_readers(tmp_path: Path) -> None:

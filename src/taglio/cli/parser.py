@@ -32,7 +32,7 @@ _ERROR_OF_SCHEME = option(
     "with --scheme auto: relative L2 error that the scheme is chosen for (default 1%%)", type=fraction, default=0.01
 )
 _METHODS = ("static", "float16", "int8-weights", "int8-dynamic", "int4-weights")
-_BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
+_BLOCKS = "{}: all, or name patterns"
 _NAMES = option("as listed, such as openvino or torch", nargs="+", metavar="NAME")
 _DEVICE = option("name of the device in the cluster file")
 _BACKENDS = "onnxruntime,openvino,nncf,onnxsim,litert,pytorch,qkeras,keras"

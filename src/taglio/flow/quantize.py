@@ -12,7 +12,7 @@ from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
 from taglio.lab.work import Work
-from taglio.model.select import select
+from taglio.model.select import match
 from taglio.progress import Progress
 from taglio.quantize.float16 import float16, most_in_float16
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
@@ -36,8 +36,7 @@ def quantize(
     """The model with the chosen blocks quantised, and its error measured on held-out inputs.
 
     `method` is "static", "float16", "int8-weights", "int8-dynamic" or "int4-weights"; `scheme` is that of static int8,
-    "" for the default on this processor; `blocks` is "all", "top-flops:K", "top-bytes:K" or name patterns. Raises
-    BadOption.
+    "" for the default on this processor; `blocks` is "all", or name patterns with commas between. Raises BadOption.
     """
     work = work.telling(progress)
     if method not in METHODS:
@@ -48,12 +47,10 @@ def quantize(
         work = work.settled(static)
     int8 = Precision("int8", static, "whole")
     form = next((form for form in uncalibrated_forms(saturates).values() if form.name == method), int8)
-    candidates = select(work.graph, "all", form.misfit)
+    candidates = tuple(block.name for block in work.graph.blocks if form.fits(block))
     if not candidates:
         raise BadOption(f"{work.name}: no block can be {form.name}{work.graph.refusal(form.misfit)}")
-    names: Sequence[str] = select(work.graph, blocks, form.misfit, form.name)
-    if not names:
-        raise BadOption(f'{work.name}: `blocks` "{blocks}" matches no block: `taglio inspect` lists them')
+    names = candidates if blocks == "all" else match(work.graph, blocks.split(","), form.misfit, form.name)
     doubts: tuple[str, ...] = ()
     measured: onnx.ModelProto | None = None
     if method == "float16":
