@@ -149,7 +149,7 @@ def printed(code: str) -> str:
     ("said", "shown"),
     [
         ("`max_error` is 'x': give a number", "--max-error is 'x': give a number"),
-        ("`cuts` and `pins` both place blocks", "--cut and --pin both place blocks"),
+        ("`pins` contradict `keep_off`", "--pin contradict --keep-off"),
         ("`shapes` names the input z", "--shape names the input z"),
         ("no such file: run `taglio plan` first", "no such file: run taglio plan OUT --max-error E first"),
         ("block `Conv 1` has `no form`", "block `Conv 1` has `no form`"),

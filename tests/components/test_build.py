@@ -23,7 +23,8 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 def parts_of(case: Case, first: str = "box", second: str = "server") -> list[Component]:
     names = [block.name for block in case.graph.blocks]
     devices = {name: first if i < 3 else second for i, name in enumerate(names)}
-    return cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
+    chosen = case.all_int8()
+    return cut(case.model, case.graph, case.builder.build(chosen), devices, case.wires(chosen, devices))
 
 
 @pytest.fixture

@@ -280,10 +280,6 @@ OPTIONS: dict[str, Facts] = {
         metavar="SIZE",
     ),
     "--pin": option("place these blocks on DEVICE (repeatable)", **_LIST, dest="pins", metavar="DEVICE=PATTERN"),
-    "--cut": option(
-        "cut after TENSOR; the next device starts there (repeatable)", **_LIST, dest="cuts", metavar="TENSOR"
-    ),
-    "--devices": option("devices in order, as separated by --cut", type=names, default=[], metavar="A,B,..."),
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=path),
     "--objective": option(
         "what to optimise: latency (default) or rate (requests a second); with --cluster latency, throughput, energy, "

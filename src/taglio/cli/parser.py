@@ -136,9 +136,9 @@ COMMANDS = (
         "flow:plan",
         "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
         "place blocks on several machines, using their profiles, or show a front of such plans",
-        f"folder {_LIMITED} --keep-float --force-int8 --pin --cluster",
-        several=f"{_LIMITS} {_SOLVING} {_ONE_PLAN} --axes",
-        one="--cut --devices --effort",
+        f"folder {_LIMITED} --keep-float --force-int8 --cluster",
+        several=f"--pin {_LIMITS} {_SOLVING} {_ONE_PLAN} --axes",
+        one="--effort",
     ),
     Command(
         "build",
