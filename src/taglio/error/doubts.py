@@ -228,7 +228,7 @@ def saturating_sums(scheme: Scheme, saturates: bool, elsewhere: str = "") -> Not
         return None
     where = "this processor" if saturates else f"the model was profiled on {elsewhere}, which"
     static = replace(scheme, uncalibrated=())
-    products = f"{scheme.activation}×{scheme.weight}" if static.may_saturate else "u8×s8"
+    products = "s8×s8" if scheme.signed and static.may_saturate else "u8×s8"
     return Note(
         Kind.SATURATION,
         f"{where} has no VNNI: sums of {products} products saturate at 16 bits{'' if saturates else ' there'}; "

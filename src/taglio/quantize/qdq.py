@@ -309,14 +309,14 @@ class QdqBuilder:
     def quantized_weight(self, node: onnx.NodeProto, activation: str, scheme: Scheme) -> QuantizedWeight:
         """The weight of a Conv, ConvTranspose, Gemm or MatMul that reads `activation`."""
         tensor = node.input[1]
-        axis = channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
+        axis = channel_axis(node, self._initializers[tensor])
         floor: np.ndarray | float = 0.0
         if node.op_type in ("Conv", "Gemm"):
             # An int32 bias has scale scale_in × scale_weight; if it would overflow, the weight scale is enlarged.
             scale_in = float(self.parameters(activation, scheme).scale)
             need = np.abs(self._bias_values(node)) / (scale_in * _INT32_BIAS_LIMIT)
             floor = need if axis is not None and need.ndim == 1 else float(need.max(initial=0.0))
-        key = (tensor, axis, scheme.weight, scheme.weight_symmetric, scheme.reduced_range)
+        key = (tensor, axis, scheme.reduced_range)
         weight = self._weights.get(key)
         if weight is None:
             weight = self._weights[key] = self._kept(quantize_weight(self._array(tensor), scheme, axis))
