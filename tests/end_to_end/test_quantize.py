@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from taglio.compare.float16 import float16
 from taglio.flow.quantize import default_scheme
 from taglio.model.graph import build
 from taglio.model.load import load
-from taglio.quantize.float16 import float16
 from taglio.runtimes.processor import instructions, sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.end_to_end.independent import DIGITS, difference, held_out, session

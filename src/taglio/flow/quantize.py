@@ -6,6 +6,7 @@ from dataclasses import replace
 import onnx
 
 from taglio import weights
+from taglio.compare.float16 import float16, most_in_float16
 from taglio.data.dataset import covering_rows, part
 from taglio.error.doubts import not_float, saturating_sums
 from taglio.error.tally import Tally
@@ -14,7 +15,6 @@ from taglio.flow.outcome import Quantized
 from taglio.lab.work import Work
 from taglio.model.select import match
 from taglio.progress import Progress
-from taglio.quantize.float16 import float16, most_in_float16
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from taglio.compare.float16 import float16, most_in_float16
 from taglio.errors import BadModel, CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.quantize.float16 import float16, most_in_float16
 from tests.answers import answers, distance
 from tests.models import (
     TINY,
@@ -73,7 +73,7 @@ def test_a_block_that_onnx_runtime_refuses_stays_float32(tmp_path: Path, monkeyp
         if any(node.name == "conv2" and "/float16" in node.input[0] for node in proto.graph.node):
             raise BadModel("no kernel for conv2")
 
-    monkeypatch.setattr("taglio.quantize.float16.open_session", refuse)
+    monkeypatch.setattr("taglio.compare.float16.open_session", refuse)
     made = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
     assert {*made.blocks} == {block.name for block in graph.blocks} - {"conv2"}
     assert made.left == (f"1 of {len(graph.blocks)} blocks left in float32: no kernel for conv2",)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import taglio
+from taglio.compare.float16 import LARGEST, beyond_float16, float16, most_in_float16
 from taglio.errors import CannotQuantize
 from taglio.flow.quantize import quantize
 from taglio.lab.work import Work
-from taglio.quantize.float16 import LARGEST, beyond_float16, float16, most_in_float16
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from tests.models import parsed
 
