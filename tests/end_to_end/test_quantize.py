@@ -35,7 +35,7 @@ def numbers_in(path: Path) -> set[int]:
     ("options", "operators", "numbers"),
     [
         (("--scheme", SCHEME), {"QuantizeLinear", "DequantizeLinear"}, {TensorProto.UINT8, TensorProto.INT8}),
-        (("--scheme", "qdq-s8s8-sym-pc"), {"QuantizeLinear", "DequantizeLinear"}, {TensorProto.INT8}),
+        (("--scheme", "qdq-s8s8-sym-pc-rr"), {"QuantizeLinear", "DequantizeLinear"}, {TensorProto.INT8}),
         (("--method", "float16"), {"Cast"}, {TensorProto.FLOAT16}),
     ],
     ids=["qdq", "qdq s8s8", "float16"],
