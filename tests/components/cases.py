@@ -49,10 +49,13 @@ class Case:
 
     def wires(self, assignment: Assignment, devices: Mapping[str, str]) -> Wires:
         """What int8 blocks write travels as int8, all else in float."""
-        writer = {tensor.name: tensor.producer for tensor in self.graph.tensors}
-        int8 = [name for name, block in writer.items() if block in assignment and assignment[block].int8_output]
-        readers = self.graph.tensor_map()
-        copies = {(name, devices[reader]): frozenset({AS_INT8}) for name in int8 for reader in readers[name].consumers}
+        int8 = {block for block, form in assignment.items() if form.int8_output}
+        copies = {
+            (tensor.name, devices[reader]): frozenset({AS_INT8})
+            for tensor in self.graph.tensors
+            if tensor.producer in int8
+            for reader in tensor.consumers
+        }
         return Wires("", copies)
 
     def whole(self, assignment: Assignment, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
