@@ -65,9 +65,9 @@ LEGEND = """
 | --- | --- |
 """
 PLACES = f"""
-A model that holds quantised operators keeps them as they are. `--requantize` folds them to float first, except
-weights in blocks (MatMulNBits) and operators in subgraphs. A model of an opset below {MINIMUM_OPSET} is converted to
-opset {TARGET_OPSET}. If the conversion fails or changes its answers, no block of it has an int8 form.
+A model that holds quantised operators keeps them as they are. `--requantize` folds quantise/dequantise pairs to float
+first, but not those in subgraphs. A model of an opset below {MINIMUM_OPSET} is converted to opset {TARGET_OPSET}. If
+the conversion fails or changes its answers, no block of it has an int8 form.
 
 ## Runtimes
 

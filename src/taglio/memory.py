@@ -9,24 +9,22 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from taglio.scratch import PREFIX, lasting
+from taglio.scratch import lasting
 
 # Shares of the limit: outputs kept for comparison, samples, events of a profiler.
 OUTPUTS, SAMPLES, EVENTS = 0.125, 0.25, 0.125
-# Shares of the limit. Above the first, freed memory is returned to the system before a large step; below it, collecting
-# is not worth the time. Above the second, pages of weight files are dropped after a run.
-_LEAST_TAKEN, _MOST_TAKEN = 0.25, 0.75
+# Share of the limit above which freed memory is returned to the system before a large step; below it, collecting is not
+# worth the time.
+_LEAST_TAKEN = 0.25
 # glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 0.5
 # to 2 ms per megabyte.
 _MALLOPT = {-3: 32 * 2**20, -1: 128 * 2**20}  # M_MMAP_THRESHOLD (the most it takes), M_TRIM_THRESHOLD
-# Linux's MADV_DONTNEED.
-_DONT_NEED = 4
 _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -47,14 +45,19 @@ def free_bytes() -> int:
 
 
 def used_bytes() -> int:
-    """Memory of this process now, including pages of mapped files that it has read."""
-    return resident_bytes(os.getpid()) or peak_bytes()
+    """Memory of this process now, without pages of mapped files: the system takes these back when memory is short."""
+    return _status_bytes(os.getpid(), "RssAnon:", "RssShmem:") or peak_bytes()
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Memory of a process now; None if it has ended, or this system does not say."""
-    lines = (line.split() for line in _lines(f"/proc/{pid}/status"))
-    return next((int(words[1]) * 1024 for words in lines if words[:1] == ["VmRSS:"]), None)
+    """Memory of a process now, with pages of mapped files; None if it has ended, or this system does not say."""
+    return _status_bytes(pid, "VmRSS:")
+
+
+def _status_bytes(pid: int, *fields: str) -> int | None:
+    """The sum of fields of a process's status; None if it has none of them."""
+    sizes = [int(line.split()[1]) * 1024 for line in _lines(f"/proc/{pid}/status") if line.startswith(fields)]
+    return sum(sizes) if sizes else None
 
 
 def peak_bytes() -> int:
@@ -69,16 +72,9 @@ def size_text(count: float) -> str:
 
 
 def give_back() -> None:
-    """Collect garbage and `trim`; also drop pages of weight files."""
+    """Collect garbage and `trim`."""
     gc.collect()
     trim()
-    _drop_pages()
-
-
-def _drop_pages() -> None:
-    """Take the pages of weight files out of this process; they are read again when needed."""
-    for start, end in _mapped():
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
 
 def keep_memory() -> None:
@@ -101,23 +97,6 @@ def make_room(limit_bytes: float | None) -> None:
     """Call `give_back` if this process uses a good part of `limit_bytes` (None: no limit)."""
     if limit_bytes is not None and used_bytes() > _LEAST_TAKEN * limit_bytes:
         give_back()
-
-
-def drop_pages_near(limit_bytes: float | None) -> None:
-    """Drop pages of weight files if this process uses most of `limit_bytes` (None: no limit)."""
-    if limit_bytes is not None and used_bytes() > _MOST_TAKEN * limit_bytes:
-        _drop_pages()
-
-
-def _mapped() -> Iterator[tuple[int, int]]:
-    """Address ranges where files of our temporary folders are mapped and unmodified in memory."""
-    where = ""
-    for line in _lines("/proc/self/smaps"):
-        if "-" in line.split(" ", 1)[0]:
-            where = line
-        elif line.startswith("Anonymous:") and line.split()[1] == "0" and f"/{PREFIX}" in where:
-            start, end = (int(address, 16) for address in where.split(" ", 1)[0].split("-"))
-            yield start, end
 
 
 def _lines(path: str) -> list[str]:

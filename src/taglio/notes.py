@@ -20,7 +20,6 @@ class Kind(Enum):
     CONSTANT_INPUT = "constant-input"
     ONE_CLASS = "one-class"
     OTHER_BLANK = "other-blank"
-    UNUSED_LABEL_FILE = "unused-label-file", "give them with --labels"
     RANDOM_ANSWERS = "random-answers"
     UNSAFE_PROCESSOR = "unsafe-processor"
     SIMPLIFIED = "simplified"

@@ -13,16 +13,16 @@ from taglio.errors import BadOption
 def optional(name: str, missing: str) -> Any:
     """The module `name`. Raises BadOption with the message `missing` if it is not installed."""
     try:
-        with _uninterrupted():
+        with uninterrupted():
             return importlib.import_module(name)
     except ImportError:
         raise BadOption(missing) from None
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Delay the signals that stop a command (SIGINT, SIGTERM, SIGHUP) until the end of the block. While a compiled
-    module is imported, an interruption would become an ImportError, or would be lost in the import system."""
+    module is imported, for instance, an interruption would become an ImportError, or would be lost."""
     if threading.current_thread() is not threading.main_thread():  # signals are another's
         yield
         return

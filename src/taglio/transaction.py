@@ -1,37 +1,27 @@
-"""One command's changes to a workspace: exclusive, and all or nothing. Knows no stage.
+"""One command's changes to a workspace: exclusive, and none if the command fails. Knows no stage.
 
-The command works in a copy inside the workspace directory (hard links, so it costs nothing). At the end a rename
-commits the copy; moving the files into place can then be finished by the next command even if this process is killed
-halfway. Files are replaced, never written to (artifact.py), so the links leave the originals unchanged.
+The command works in a copy inside the workspace directory (hard links, so it costs nothing). At the end the files of
+the copy are moved into place, which no signal but SIGKILL interrupts. Files are replaced, never written to
+(artifact.py), so the links leave the originals unchanged.
 """
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-
-import msgspec
 
 from taglio import artifact
 from taglio.errors import BadArtifact, Busy, TaglioError
+from taglio.optional import uninterrupted
 
-_INFO, _STAGED, _READY, _GONE = ".taglio-lock", ".taglio-new", ".taglio-ready", ".gone"
+_STAGED = ".taglio-new"
 # Subfolders whose files are part of the workspace, parents first; others are caches or the user's, and are only read.
 FOLDERS = ("", "components", "deploy", "deploy/samples", "profiles")
 # A subfolder that is written directly: plans made while a device is lost.
 STANDBY = "standby"
-
-
-class _Holder(msgspec.Struct):
-    pid: int
-    since: str
-    command: str
 
 
 @contextlib.contextmanager
@@ -63,20 +53,13 @@ def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(_who(folder)) from None
+            fix = "wait until it ends, or choose another directory"
+            raise Busy(f"{folder} is in use by another taglio: {fix}") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):  # no locks here
                 raise
-        info = folder / _INFO
-        # Replaced, because a link left there would be followed. Without permission the command's own write reports it.
-        with contextlib.suppress(BadArtifact):
-            artifact.write_bytes(info, msgspec.json.encode(_holder()))
-        try:
-            _recover(folder)
-            yield (place,)
-        finally:
-            with contextlib.suppress(OSError):
-                info.unlink(missing_ok=True)
+        _recover(folder)
+        yield (place,)
     finally:
         os.close(place)
 
@@ -139,65 +122,32 @@ def _link(folder: Path, staged: Path) -> None:
 
 
 def _commit(folder: Path, staged: Path) -> None:
-    gone = []
-    for subfolder in FOLDERS:
-        for path in _files(folder / subfolder):
-            target = staged / subfolder / path.name
-            if not target.exists():
-                gone.append(str(path.relative_to(folder)))
-            elif target.samefile(path):
-                target.unlink()
-    (staged / _GONE).write_text(json.dumps(gone))
-    _sync(staged)
-    staged.replace(folder / _READY)
-    _finish(folder)
-
-
-def _recover(folder: Path) -> None:
-    """Finish or remove what a killed command left. Raises BadArtifact for links to other folders, whose files would be
-    replaced or removed: a workspace may come from someone else."""
-    for subfolder in (*filter(None, FOLDERS), STANDBY):
-        for path in (folder / subfolder, *(folder / subfolder).rglob("*")):
-            if path.is_symlink() and (path == folder / subfolder or not path.is_file()):
-                raise BadArtifact(f"{path} is a symbolic link: put the directory itself there")
-    if (folder / _READY).is_symlink():
-        _remove(folder / _READY)
-    if (folder / _READY).is_dir():
-        _finish(folder)
-    _remove(folder / _STAGED)
-    for subfolder in FOLDERS:
-        if (folder / subfolder).is_dir():
-            artifact.remove_temporaries(folder / subfolder)
-
-
-def _finish(folder: Path) -> None:
-    """Move the committed files into place; if interrupted, it can be repeated from any point with the same result."""
-    ready = folder / _READY
-    gone = ready / _GONE
-    if gone.exists():  # removed last
-        for name in _names(gone):
-            (folder / name).unlink(missing_ok=True)
+    """Move the files of `staged` into place, and remove those that it does not have."""
+    with uninterrupted():
         for subfolder in FOLDERS:
             (folder / subfolder).mkdir(exist_ok=True)
-            for path in _files(ready / subfolder):
+            for path in _files(folder / subfolder):
+                if not (staged / subfolder / path.name).exists():
+                    path.unlink()
+            for path in _files(staged / subfolder):
                 path.replace(folder / subfolder / path.name)
             _sync(folder / subfolder)
         for subfolder in reversed(FOLDERS):
             if subfolder and not any((folder / subfolder).iterdir()):
                 (folder / subfolder).rmdir()
-        gone.unlink()
-    shutil.rmtree(ready)
 
 
-def _names(gone: Path) -> list[str]:
-    """The files to remove from a workspace. Raises BadArtifact unless all are in its folders."""
-    try:
-        names = json.loads(gone.read_text())
-        if all(name in {str(Path(subfolder, Path(name).name)) for subfolder in FOLDERS} for name in names):
-            return list(names)
-    except (ValueError, TypeError, RecursionError):
-        pass
-    raise BadArtifact(f"{gone.parent}: damaged: remove it")
+def _recover(folder: Path) -> None:
+    """Remove what a killed command left. Raises BadArtifact for links to other folders, whose files would be replaced
+    or removed: a workspace may come from someone else."""
+    for subfolder in (*filter(None, FOLDERS), STANDBY):
+        for path in (folder / subfolder, *(folder / subfolder).rglob("*")):
+            if path.is_symlink() and (path == folder / subfolder or not path.is_file()):
+                raise BadArtifact(f"{path} is a symbolic link: put the directory itself there")
+    _remove(folder / _STAGED)
+    for subfolder in FOLDERS:
+        if (folder / subfolder).is_dir():
+            artifact.remove_temporaries(folder / subfolder)
 
 
 def _remove(path: Path) -> None:
@@ -221,19 +171,3 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _holder() -> _Holder:
-    now = datetime.now(UTC).astimezone()
-    return _Holder(os.getpid(), now.strftime("%Y-%m-%d %H:%M:%S"), " ".join(["taglio", *sys.argv[1:]])[:300])
-
-
-def _who(folder: Path) -> str:
-    try:
-        holder = msgspec.json.decode((folder / _INFO).read_bytes(), type=_Holder)
-    except (OSError, msgspec.DecodeError):
-        return f"{folder} is in use by another taglio: wait until it ends, or choose another directory"
-    return (
-        f"{folder} is in use by process {holder.pid} since {holder.since} ({holder.command}): wait until it ends, or "
-        "choose another directory"
-    )

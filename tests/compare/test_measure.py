@@ -51,7 +51,7 @@ def test_links_to_other_folders_are_removed_and_not_followed(tmp_path: Path) -> 
 def small(g: Sketch) -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, Any]]:
     """A model, its data, and how to compare few rows of it fast."""
     model = g.model(g.rename(g.op("Relu", g.conv(g.input("x", 1, 16, 8, 8), 16, 16)), "y"))
-    rows = ["qdq-u8s8-sym-pc", "float16"]
+    rows = ["qdq-u8s8-asym-pc", "float16"]
     how = {"backends": ["onnxruntime"], "rows": rows, "effort": 0.01, "threads": 1}
     return model, {"x": g.rng.normal(0, 1, (8, 16, 8, 8)).astype(np.float32)}, how
 
@@ -77,7 +77,7 @@ def test_rows_beyond_the_memory_limit_are_left_out() -> None:
     found = {
         each.wanted.id.partition("/")[2]: each for each in compare_backends(model, data, memory_limit=1000, **how).rows
     }
-    rows = ("float32", "float16", "qdq-u8s8-sym-pc")
+    rows = ("float32", "float16", "qdq-u8s8-asym-pc")
     assert [found[row].status for row in rows] == ["out of memory"] * 3
 
 

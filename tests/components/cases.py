@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 
 from taglio.components.build import Manifest, write
-from taglio.components.cut import Component
+from taglio.components.cut import INT8 as AS_INT8
+from taglio.components.cut import Component, Wires
 from taglio.components.prove import TOLERANCE, Proof, prove
 from taglio.data.dataset import Dataset, split
 from taglio.data.files import load
@@ -45,6 +46,17 @@ class Case:
         """Each `step`-th block that computes, in int8."""
         able = [block.name for block in self.graph.candidates() if not block.movement]
         return effective(self.graph, dict.fromkeys(able[start::step], INT8), INT8)
+
+    def wires(self, assignment: Assignment, devices: Mapping[str, str]) -> Wires:
+        """What int8 blocks write travels as int8, all else in float."""
+        int8 = {block for block, form in assignment.items() if form.int8_output}
+        copies = {
+            (tensor.name, devices[reader]): frozenset({AS_INT8})
+            for tensor in self.graph.tensors
+            if tensor.producer in int8
+            for reader in tensor.consumers
+        }
+        return Wires("", copies)
 
     def whole(self, assignment: Assignment, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of the whole quantised model in a session of its own."""

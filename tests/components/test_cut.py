@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.components.cut import Component, cut, devices_after
+from taglio.components.cut import Component, Wires, cut
 from taglio.components.prove import TOLERANCE, prove
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import open_session
-from tests.components.cases import ANCHOR, INT8, Case, tiny
+from tests.components.cases import INT8, Case, tiny
 from tests.models import TINY, Sketch, messy, residual, two_in_two_out
 
 Pattern = Callable[[Graph], dict[str, str]]
@@ -89,31 +89,10 @@ def equal(case: Case, parts: list[Component], assignment: Assignment, folder: Pa
 def pieces(
     case: Case, assignment: Assignment, devices: Mapping[str, str], levels: Mapping[str, int] | None = None
 ) -> list[Component]:
-    parts = cut(case.model, case.graph, case.builder.build(assignment), devices, levels=levels)
+    wires = case.wires(assignment, devices)
+    parts = cut(case.model, case.graph, case.builder.build(assignment), devices, wires, levels)
     in_order(case, parts, devices)
     return parts
-
-
-@pytest.mark.parametrize(
-    ("pattern", "assignment"),
-    [
-        ("halves", "int8"),
-        ("three in a row", "every second"),
-        ("there and back", "every third"),
-        ("in turn", "every second"),
-        ("back and forth", "float"),
-    ],
-)
-def test_components_of_the_embedded_model_equal_the_whole(
-    network: Case, pattern: str, assignment: str, tmp_path: Path
-) -> None:
-    chosen = ASSIGNMENTS[assignment](network)
-    parts = pieces(network, chosen, PATTERNS[pattern](network.graph))
-    proof = network.proven(parts, network.builder.build(chosen), tmp_path)
-    assert (proof.samples, proof.tolerance) == (2, TOLERANCE)
-    assert proof.identical == (proof.distance == 0.0)
-    for part, sent in zip(parts, crossing(network, parts)):
-        assert_int8_where_possible(network, part, parts, chosen, sent)
 
 
 def test_components_are_proven_with_one_session_open_at_a_time(
@@ -141,7 +120,7 @@ def test_an_output_may_be_a_sequence(tmp_path: Path) -> None:
     proto = sketch.model("s", head)
     proto.graph.output[0].CopyFrom(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
     case = tiny(proto, tmp_path)
-    parts = cut(case.model, case.graph, case.builder.build({}), at(0.5)(case.graph))
+    parts = pieces(case, {}, at(0.5)(case.graph))
     assert len(parts) == 2
     assert case.proven(parts, case.builder.build({}), tmp_path).identical
 
@@ -150,7 +129,8 @@ def test_an_output_may_be_a_constant(tmp_path: Path) -> None:
     sketch = Sketch(6)
     stem = sketch.op("Relu", sketch.conv(sketch.input("x", 1, 3, 8, 8), 3, 4))
     case = tiny(sketch.model(sketch.constant([1.5, 2.5], "anchors"), sketch.conv(stem, 4, 4)), tmp_path)
-    parts = cut(case.model, case.graph, case.builder.build({}), at(0.5)(case.graph))
+    devices = at(0.5)(case.graph)
+    parts = cut(case.model, case.graph, case.builder.build({}), devices, case.wires({}, devices))
     assert ["anchors" in part.outputs for part in parts] == [False, True]
     assert case.proven(parts, case.builder.build({}), tmp_path).identical
 
@@ -163,8 +143,6 @@ def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) ->
         for pattern in PATTERNS.values():
             parts = pieces(case, chosen, pattern(case.graph))
             equal(case, parts, chosen, tmp_path)
-            for part, sent in zip(parts, crossing(case, parts)):
-                assert_int8_where_possible(case, part, parts, chosen, sent)
 
 
 def test_levels_of_one_device_are_components_of_their_own(network: Case, tmp_path: Path) -> None:
@@ -203,58 +181,11 @@ def test_a_rounding_that_flips_is_no_fault_and_a_wrong_weight_is(network: Case, 
         prove(tmp_path, network.written(wrong, tmp_path), whole, samples)
 
 
-def crossing(case: Case, parts: list[Component]) -> list[dict[str, onnx.ValueInfoProto]]:
-    """What each component reads from others, by tensor of the float model."""
-    own = {spec.name for spec in case.model.inputs}
-    return [
-        {value.name.removesuffix("/int8"): value for value in part.proto.graph.input if value.name not in own}
-        for part in parts
-    ]
-
-
-def assert_int8_where_possible(
-    case: Case,
-    part: Component,
-    parts: list[Component],
-    chosen: Assignment,
-    sent: Mapping[str, onnx.ValueInfoProto],
-) -> None:
-    """A tensor crosses as int8 where an int8 block wrote it, or where nobody across reads it in float."""
-    tensors = case.graph.tensor_map()
-    for name, value in sent.items():
-        producer = tensors[name].producer
-        assert producer is not None and producer not in part.blocks
-        source = next(other_part for other_part in parts if producer in other_part.blocks)
-        across = [reader for reader in tensors[name].consumers if reader not in source.blocks]
-        int8 = (producer in chosen and chosen[producer].int8_output) or all(reader in chosen for reader in across)
-        if int8:
-            assert value.type.tensor_type.elem_type == onnx.TensorProto.UINT8, f"{name} crosses in float"
-        elif not any(reader in chosen for reader in across):
-            assert value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT, f"{name} crosses as int8"
-        assert tuple(d.dim_value for d in value.type.tensor_type.shape.dim) == tensors[name].shape
-
-
-def test_an_anchor_sends_float_and_takes_int8(network: Case, tmp_path: Path) -> None:
-    """Its output is float, so only what reads it decides how it travels."""
-    soft = next(block for block in network.graph.blocks if block.soft_tail)
-    place = network.graph.blocks.index(soft)
-    devices = {block.name: "a" if i <= place else "b" for i, block in enumerate(network.graph.blocks)}
-    value = crossing(network, pieces(network, {soft.name: ANCHOR}, devices))[1][soft.outputs[0]]
-    assert value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-
-    devices = {block.name: "a" if i < place else "b" for i, block in enumerate(network.graph.blocks)}
-    parts = pieces(network, {soft.name: ANCHOR}, devices)
-    alone = network.graph.tensor_map()[soft.inputs[0]].consumers == (soft.name,)
-    value = crossing(network, parts)[1][soft.inputs[0]]
-    assert value.type.tensor_type.elem_type == (onnx.TensorProto.UINT8 if alone else onnx.TensorProto.FLOAT)
-    equal(network, parts, {soft.name: ANCHOR}, tmp_path)
-
-
 def test_one_device_gives_the_whole_model_as_one_component(network: Case, tmp_path: Path) -> None:
     chosen = network.every(2)
     quantized = network.builder.build(chosen)
     devices = {block.name: "here" for block in network.graph.blocks}
-    (only,) = cut(network.model, network.graph, quantized, devices)
+    (only,) = cut(network.model, network.graph, quantized, devices, network.wires(chosen, devices))
     assert only.proto is quantized and only.device == "here"
     assert only.inputs == ("image",) and only.outputs == network.model.outputs
     assert network.proven([only], quantized, tmp_path).identical
@@ -278,7 +209,7 @@ def test_branches_that_do_not_need_each_other_are_one_component_per_device(tmp_p
 def test_a_block_without_a_device_is_refused(network: Case) -> None:
     devices = {block.name: "a" for block in network.graph.blocks[2:]}
     with pytest.raises(BadOption, match=f"2 blocks without a device, such as {network.graph.blocks[0].name}"):
-        cut(network.model, network.graph, network.model.proto, devices)
+        cut(network.model, network.graph, network.model.proto, devices, Wires("", {}))
 
 
 def test_each_component_quantises_a_model_input_for_itself(tmp_path: Path) -> None:
@@ -293,7 +224,8 @@ def test_each_component_quantises_a_model_input_for_itself(tmp_path: Path) -> No
 def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> None:
     case = tiny(messy(), tmp_path)
     devices = {block.name: "b" if block.kind == "Sigmoid" else "a" for block in case.graph.blocks}
-    parts = cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
+    chosen = case.all_int8()
+    parts = cut(case.model, case.graph, case.builder.build(chosen), devices, case.wires(chosen, devices))
     assert [part.device for part in parts] == ["a"]
     equal(case, parts, case.all_int8(), tmp_path)
 
@@ -306,45 +238,6 @@ def test_a_tensor_that_is_read_both_ways_crosses_once(tmp_path: Path) -> None:
     parts = pieces(case, {left: INT8}, {source: "a", left: "b", right: "b"})
     equal(case, parts, {left: INT8}, tmp_path)
     assert parts[1].inputs == case.graph.block(source).outputs
-
-
-def chain(folder: Path) -> tuple[Case, list[str]]:
-    """A residual network and the outputs of its blocks in order."""
-    case = tiny(residual(), folder)
-    return case, [block.outputs[0] for block in case.graph.blocks]
-
-
-def test_cuts_by_hand_put_what_comes_after_on_the_next_device(tmp_path: Path) -> None:
-    case, tensors = chain(tmp_path)
-    names = [block.name for block in case.graph.blocks]
-    device_of = devices_after(case.graph, [tensors[0], tensors[3]], ["box", "gateway", "server"])
-    assert device_of == {name: "box" if i < 1 else "gateway" if i < 4 else "server" for i, name in enumerate(names)}
-    parts = pieces(case, case.all_int8(), device_of)
-    assert [part.device for part in parts] == ["box", "gateway", "server"]
-    assert parts[1].inputs == (f"{tensors[0]}/int8",) and parts[2].inputs == (f"{tensors[3]}/int8",)
-    equal(case, parts, case.all_int8(), tmp_path)
-    assert devices_after(case.graph, [], ["box"]) == dict.fromkeys(names, "box")
-
-
-def test_a_cut_inside_a_branch_takes_the_other_branch_along(tmp_path: Path) -> None:
-    """What the tensor needs stays; the skip connection crosses as well."""
-    case, tensors = chain(tmp_path)
-    device_of = devices_after(case.graph, [tensors[1]], ["a", "b"])
-    parts = pieces(case, {}, device_of)
-    assert set(parts[1].inputs) == {tensors[0], tensors[1]}
-    equal(case, parts, {}, tmp_path)
-
-
-def test_cuts_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    case, tensors = chain(tmp_path)
-    for cut_at in ("nowhere", "x"):
-        with pytest.raises(BadOption, match=f'`cuts` "{cut_at}": no block writes this tensor'):
-            devices_after(case.graph, [cut_at], ["a", "b"])
-    with pytest.raises(BadOption, match="1 cut for 3 devices: name 2"):
-        devices_after(case.graph, [tensors[0]], ["a", "b", "c"])
-    for places in ((0, 3, 1), (2, 2)):
-        with pytest.raises(BadOption, match=f'`cuts` "{tensors[places[-1]]}" comes before the previous cut'):
-            devices_after(case.graph, [tensors[place] for place in places], list("abcd")[: len(places) + 1])
 
 
 def test_a_model_that_magnifies_the_last_bit_is_proven_without_fusion(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from taglio.data.dataset import Dataset, split
 from taglio.data.files import load
-from taglio.data.labels import beside, with_labels
+from taglio.data.labels import with_labels
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData
 
@@ -91,19 +90,6 @@ def test_what_is_no_label_is_refused_in_one_line(tmp_path: Path, name: str, text
     assert "\n" not in str(caught.value)
     with pytest.raises(BadData, match="no such file"):
         with_labels(data(tmp_path), tmp_path / "missing.txt")
-
-
-def test_the_text_beside_the_data_is_taken_where_it_fits(tmp_path: Path) -> None:
-    def beside_lines(lines: str) -> Any:
-        written(tmp_path, "d.txt", lines)
-        return beside(data(tmp_path), tmp_path / "d.npz")
-
-    assert beside(data(tmp_path), tmp_path / "d.npz").labels is None
-    taken = beside_lines("a\nb\nc\nd\n")
-    assert taken.labels.tolist() == ["a", "b", "c", "d"]
-    assert tuple(map(str, taken.notes)) == ("labels are the 4 lines of d.txt, next to the data",)
-    left = beside_lines("a\nb\n")
-    assert left.labels is None and "not used as labels" in left.notes[0].text and "2 labels for 4" in left.notes[0].text
 
 
 def test_labels_of_several_shapes_come_with_files_of_one_sample_each(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from taglio.data.files import load
-from taglio.data.labels import beside, with_labels
+from taglio.data.labels import with_labels
 from taglio.data.preprocess import Preprocess, as_text, parse_preprocess
 from taglio.data.processor import Beside, preprocess_of
 from taglio.data.spec import InputSpec
@@ -169,7 +169,6 @@ def test_texts_become_what_the_model_takes(tmp_path: Path) -> None:
     assert data.samples[1]["attention_mask"].tolist() == [[1, 1, 1, 1]]
     assert data.samples[1]["token_type_ids"].dtype == np.int32
     assert tuple(map(str, data.notes)) == ("texts were tokenized by tokenizer.json next to the model",)
-    assert beside(data, path) is data  # the texts are no labels
 
 
 def test_the_tokenizer_may_lie_beside_a_link_to_the_model(tmp_path: Path) -> None:

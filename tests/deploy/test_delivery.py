@@ -51,7 +51,7 @@ def delivered(folder: Path, runtime: str, devices: int = 1, way: Way | None = No
     case = tiny(residual("batch" if way and way.joined > 1 else 1), folder)
     placed = {block.name: f"box{index % devices}" for index, block in enumerate(case.graph.blocks)}
     levels = {block.name: index for index, block in enumerate(case.graph.blocks)} if devices > 1 else None
-    parts = cut(case.model, case.graph, case.builder.build({}), placed, None, levels)
+    parts = cut(case.model, case.graph, case.builder.build({}), placed, case.wires({}, placed), levels)
     components = folder / "components"
     runtimes = {f"box{number}": runtime for number in range(devices)}
     manifest = write_components(components, "ab" * 32, ["x"], case.model.outputs, parts, runtimes=runtimes)

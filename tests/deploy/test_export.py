@@ -91,8 +91,8 @@ def test_nothing_outside_the_folder_is_exported(delivery: Delivery) -> None:
 
 def test_without_samples_only_the_folder_itself_is_exported(delivery: Delivery, tmp_path: Path) -> None:
     shutil.rmtree(delivery.folder / "samples")
-    with pytest.raises(BadOption, match="holds no samples, which prove an export for OpenVINO Model Server"):
-        exported(delivery.folder, tmp_path / "out", OVMS)
+    with pytest.raises(BadOption, match="holds no samples, which prove an export for Triton"):
+        exported(delivery.folder, tmp_path / "out", TRITON)
     assert exported(delivery.folder, tmp_path / "out", PLAIN).models == ()
 
 

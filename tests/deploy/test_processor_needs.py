@@ -18,7 +18,6 @@ WIDE = ProcessorNeeds(("int8",))
         ([FLOAT32, BFLOAT16], ()),
         ([INT8, INT8, ANCHOR], ("int8", "int8-anchor")),
         (precisions(DEFAULT_SCHEME.narrow), ()),
-        (precisions(parse_scheme("u8u8-asym-pc")), ()),
         # int8-dynamic beside a static scheme of 7 bits, and the other way round.
         (precisions(parse_scheme("u8s8-asym-pc-rr-dyn")), ("int8-dynamic",)),
         (precisions(parse_scheme("u8s8-asym-pc-dyn7")), ("int8", "int8-anchor")),

@@ -115,7 +115,7 @@ def test_data_that_is_gone(tmp_path: Path, workspace: Path, tiny: Case) -> None:
 
 
 def test_an_error_model_and_a_plan_of_another_scheme(workspace: Path, tiny: Case) -> None:
-    plan, other = (workspace / "plan.json").read_bytes(), ("--scheme", "qdq-s8s8-sym-pt", "--effort", 0.01)
+    plan, other = (workspace / "plan.json").read_bytes(), ("--scheme", "qdq-s8s8-sym-pc", "--effort", 0.01)
     assert taglio("profile", *tiny.arguments(), *other, "-o", workspace).code == 0
     refused(taglio("plan", workspace, "--max-error", 0.1), "BadArtifact", "error.json", "scheme", "taglio error")
     assert not (workspace / "plan.json").exists()  # it was made from the profile that is no more

@@ -72,21 +72,3 @@ def test_pins_that_contradict_each_other(workspace: Path, tiny: Case) -> None:
     refused(taglio("plan", workspace, "--max-error", 0.1, *pins), "BadOption", "conv0", "pins")
     refused(quick(tiny, workspace, "--max-error", 0.1, *pins), "BadOption", "conv0", "pins")
     assert snapshot(workspace) == before
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--pin", "a=conv*", "--pin", "b=conv0"), ("conv0", "to a", "to b")),
-        (("--pin", "conv0"), ("DEVICE=PATTERN",)),
-        (("--cut", "nowhere"), ("nowhere", "taglio inspect")),
-        (("--cut", "conv0_out", "--pin", "a=conv0"), ("--cut", "--pin")),
-        (("--cut", "relu1_out", "--devices", "a/../../b,c"), ("a/../../b",)),
-        (("--devices", "a,b"), ("--devices", "--cut")),
-    ],
-    ids=" ".join,
-)
-def test_placements_that_contradict(options: tuple[str, ...], words: tuple[str, ...], workspace: Path) -> None:
-    before = snapshot(workspace)
-    refused(taglio("plan", workspace, "--max-error", 0.1, *options), "BadOption", *words)
-    assert snapshot(workspace) == before

@@ -95,8 +95,8 @@ def test_refusals_are_one_line(workspace: Path, cluster: Path) -> None:
     refused(taglio("plan", workspace, "--max-error", "1%", "--gap", "0.1%"), "--gap")
     refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
     refused(
-        taglio("plan", workspace, "--cluster", cluster, *QUICK, "--cut", "x"),
-        "--cut is for one machine",
+        taglio("plan", workspace, "--cluster", cluster, *QUICK, "--effort", 2),
+        "--effort is for one machine",
         "leave --cluster out",
     )
     refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--with-model", "x,speed=3"), "rate=5")

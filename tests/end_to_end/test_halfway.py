@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from taglio import artifact, transaction
-from taglio.flow.workspace import MADE_FROM, PROFILE
 from tests.conftest import Staged
 from tests.end_to_end.command import SCHEME, Case, begun, quick, refused, snapshot, taglio
 from tests.models import conv_relu_chain, saved
@@ -81,7 +79,7 @@ def test_stopped_halfway(how: signal.Signals, other: Case, workspace: Path) -> N
     others = () if how is signal.SIGINT else (second, *commands_that_write(other, workspace)[:6])
     try:
         for command in others:  # an interrupt comes at once: later there is something to deliver
-            refused(taglio(*command), "Busy", workspace, f"process {process.pid} since 20", "taglio optimize")
+            refused(taglio(*command), "Busy", workspace, "in use by another taglio")
     finally:
         process.send_signal(how)
     printed, said = process.communicate(timeout=300)
@@ -97,53 +95,6 @@ def test_stopped_halfway(how: signal.Signals, other: Case, workspace: Path) -> N
     assert {name for name in snapshot(workspace) if snapshot(workspace)[name] != before.get(name)} == {"run.json"}
     assert quick(other, workspace, "--max-error", 0.01, "--json").json()["plan"]["error"] <= 0.01
     assert not [*workspace.rglob(".*")]
-
-
-class KilledError(BaseException):
-    """What a process that is killed would raise if it could."""
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
-    """From now on, Path's method `name` works so many times and then ends the command, as kill -9 does."""
-    real, left = getattr(Path, name), [after]
-
-    def dies(self: Path, *args: object, **options: object) -> object:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KilledError
-        return real(self, *args, **options)
-
-    monkeypatch.setattr(Path, name, dies)
-
-
-def test_killed_while_files_are_replaced(
-    workspace: Path, tiny: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """At every single step of it: whoever comes next finds the workspace as it was, or as it was to be."""
-    new = Path(shutil.copytree(workspace, tmp_path / "new"))
-    assert taglio("profile", *tiny.arguments(), *SOME, "--effort", 0.01, "-o", new).code == 0
-    assert not (new / "plan.json").exists()  # what was made from another profile
-    before, after = snapshot(workspace), set(snapshot(new))
-    steps = 0
-    for name in ("replace", "unlink", "rmdir"):
-        for index in range(100):
-            out = Path(shutil.copytree(workspace, tmp_path / f"{name}{index}" / "out"))
-            with monkeypatch.context() as patch:
-                try:
-                    with transaction.changing(out) as staged:
-                        artifact.write_bytes(staged / "profile.json", (new / "profile.json").read_bytes())
-                        transaction.drop(staged, *MADE_FROM[PROFILE])
-                        dying(patch, name, index)
-                except KilledError:
-                    steps += 1
-                else:
-                    break
-            with transaction.held(out):  # who comes next
-                pass
-            found = snapshot(out)
-            assert found == before or set(found) == after
-            assert not [*out.rglob(".*")]
-    assert steps > 8
 
 
 def test_other_folders_of_a_workspace_are_read_and_stay(workspace: Path) -> None:

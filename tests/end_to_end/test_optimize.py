@@ -1,6 +1,5 @@
 """From an ONNX file and data to a faster model that keeps its answers: in one command, and a stage at a time."""
 
-import shutil
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -17,7 +16,7 @@ from taglio.model import load as model
 from taglio.plan.result import Plan
 from tests.conftest import Optimized, Staged
 from tests.end_to_end.command import SCHEME, Case, Ran, quick, refused, taglio
-from tests.end_to_end.independent import DIGITS, SAME, difference, held_out, session
+from tests.end_to_end.independent import DIGITS, SAME, difference, held_out
 from tests.models import digits_model, parsed, saved, softmax_sandwich, two_in_two_out
 
 VARIANT = {"latency_s": float, "error": float, "size_bytes": int}
@@ -37,10 +36,6 @@ ARTIFACTS = ("model", "deploy", "plan", "profile", "error_model", "report")
 def typed(found: dict[str, Any], wanted: dict[str, type]) -> None:
     for key, kind in wanted.items():
         assert type(found[key]) is kind, (key, found[key])
-
-
-def block_of(graph: dict[str, Any], tensor: str) -> Any:
-    return next(block for block in graph["blocks"] if tensor in block["outputs"])
 
 
 def precision_of(plan: dict[str, Any]) -> dict[str, str]:
@@ -202,52 +197,6 @@ def test_stages_end_where_optimize_does(digits_staged: Staged, few_digits: Case)
     assert found == pytest.approx(digits_staged.printed["plan"]["measured_error"], abs=SAME)
 
 
-def test_a_cut_by_hand_sends_int8(digits_staged: Staged, few_digits: Case, tmp_path: Path) -> None:
-    out = shutil.copytree(digits_staged.folder, tmp_path / "out")
-    graph = taglio("inspect", few_digits.model, "--json").json()["graph"]
-    tensor = next(
-        each["outputs"][0] for each in graph["blocks"][len(graph["blocks"]) // 3 :] if each["kind"] == "Conv+Relu"
-    )
-    asked = ("--max-error", 0.5, "--force-int8", "*", "--effort", 0.01, "--cut", tensor, "--devices", "camera,server")
-    cut = taglio("plan", out, *asked, "--json").json()
-    whole, planned = precision_of(cut), (out / "plan.json").read_text()
-    assert whole[block_of(graph, tensor)["name"]] == "int8"
-    (out / "plan.json").write_text(planned.replace('"camera"', '"local"').replace('"server"', '"local"'))
-    taglio("build", out, "--json").json()
-    uncut = (out / "components" / "model.onnx").rename(tmp_path / "uncut.onnx")
-    (out / "plan.json").write_text(planned)
-    assert {each["device"] for each in cut["placements"]} == {"camera", "server"}
-    built = taglio("build", out, "--json").json()
-    first, second = built["manifest"]["pieces"]
-    assert (first["device"], second["device"]) == ("camera", "server")
-    assert block_of(graph, tensor)["name"] in first["blocks"]
-    assert set(first["blocks"]) | set(second["blocks"]) == set(whole)
-    crossing = [port for port in second["inputs"] if port["name"].startswith(tensor)]
-    assert len(crossing) == 1
-    assert crossing[0]["dtype"] == "uint8"
-    assert crossing[0]["bytes"] == np.prod(crossing[0]["shape"])
-    assert built["proof"]["distance"] <= 1e-5
-    near, far = (session(out / "components" / piece["file"]) for piece in (first, second))
-    for sample in held_out(few_digits, DIGITS).held_out.samples[:3]:
-        names = [port["name"] for port in first["outputs"]]
-        sent = dict(zip(names, near.run(names, sample)))
-        answer = far.run(["logits"], {port["name"]: sent[port["name"]] for port in second["inputs"]})[0]
-        np.testing.assert_allclose(answer, session(uncut).run(["logits"], sample)[0], rtol=1e-4, atol=1e-4)
-    ran = taglio("run", out, "--runs", 5, "--json").json()
-    assert [each["device"] for each in ran["components"]] == ["camera", "server"]
-
-
-def test_pins_place_blocks(workspace: Path, tiny: Case) -> None:
-    graph = taglio("inspect", tiny.model, "--json").json()["graph"]
-    last = graph["blocks"][-1]["name"]
-    asked = ("--max-error", 0.5, "--pin", f"server={last}", "--effort", 0.01)
-    pinned = taglio("plan", workspace, *asked, "--json").json()
-    assert {each["block"]: each["device"] for each in pinned["placements"]}[last] == "server"
-    pieces = taglio("build", workspace, "--json").json()["manifest"]["pieces"]
-    assert [piece["device"] for piece in pieces] == ["local", "server"]
-    assert taglio("run", workspace, "--runs", 3, "--json").json()["plan"]["runs"] == 3
-
-
 def test_a_seed_gives_the_same_split(tiny: Case, tmp_path: Path) -> None:
     where = ("--seed", 3, "--effort", 0.01, "--scheme", SCHEME, "--runtime", "onnxruntime", "-o", tmp_path / "out")
     taglio("profile", *tiny.arguments(), *where, "--json").json()
@@ -286,12 +235,12 @@ def test_inspect_as_json(digits: Case) -> None:
 
 
 def test_inspect_shows_chosen_blocks(digits: Case) -> None:
-    full, three = (
+    full, some = (
         taglio("inspect", digits.model, "--blocks"),
-        taglio("inspect", digits.model, "--blocks", "top-flops:3"),
+        taglio("inspect", digits.model, "--blocks", "*second*"),
     )
-    assert three.code == 0
-    assert 3 <= len(three.out.splitlines()) < len(full.out.splitlines())
+    assert some.code == 0
+    assert 3 <= len(some.out.splitlines()) < len(full.out.splitlines())
 
 
 @pytest.mark.slow

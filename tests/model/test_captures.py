@@ -51,12 +51,6 @@ def test_a_loop_variable_hides_an_outer_tensor_of_its_name() -> None:
     assert list(loop.attribute[0].g.node[0].input) == ["x", "w2"]
 
 
-def test_lists_of_graphs_count_too() -> None:
-    node = helper.make_node("Anything", ["a"], ["b"], domain="somewhere")
-    node.attribute.append(helper.make_attribute("bodies", [body(helper.make_node("Relu", ["x"], ["r"]), output="r")]))
-    assert node_inputs(node) == ["a", "x"]
-
-
 def test_what_a_body_defines_under_a_name_of_the_outer_graph_gets_its_own() -> None:
     branch = body(
         helper.make_node("Relu", ["x"], ["layout"]), helper.make_node("Neg", ["layout"], ["made"]), output="made"

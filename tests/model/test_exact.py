@@ -68,19 +68,6 @@ def quantized(values: np.ndarray, scale: np.floating) -> np.ndarray:
     return np.asarray(np.clip(np.rint(values / scale) + 128, 0, 255))
 
 
-def attention() -> Case:
-    values, weight = LARGE[None, :, :8].copy(), WEIGHTS[:8, :24]
-    product = values.astype(np.float64) @ weight * 1e-6
-    query, key, value = (part.reshape(1, ROWS, 2, 4).transpose(0, 2, 1, 3) for part in np.split(product, 3, axis=2))
-    scores = query @ key.transpose(0, 1, 3, 2) / 2.0
-    shares = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
-    wanted = (shares @ value).transpose(0, 2, 1, 3).reshape(1, ROWS, 8)
-    scale = np.float32(1e-3)
-    constants = {"w": weight, "b": np.zeros(24, np.float32), **PLAIN, "sx": scale, "sw": scale}
-    node = "y = com.microsoft.QAttention <num_heads = 2> (x, w, b, sx, sw, , zx, zw)"
-    return Case(node, "float", values, constants, wanted)
-
-
 def dynamic() -> Case:
     values = LARGE.astype(np.float32)
     values[0, 0] = 255.0  # its scale is then 1
@@ -107,7 +94,6 @@ CASES = {
         "y = com.microsoft.MatMulIntegerToFloat (x, w, sx, sw, zx, zw)", "float", LARGE, MATRIX, EXACT
     ),
     "DynamicQuantizeMatMul": dynamic(),
-    "QAttention": attention(),
 }
 
 
@@ -121,7 +107,7 @@ def test_exact_sums_are_those_of_numpy(name: str) -> None:
 
 
 @pytest.mark.skipif(not SATURATES, reason="this processor sums u8×s8 products in 32 bits")
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("ConvInteger", "QAttention")])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "ConvInteger"])
 def test_as_they_are_they_saturate_here(name: str) -> None:
     assert CASES[name].distance(CASES[name].model()) > 0.05
 
@@ -139,17 +125,6 @@ def test_signed_activations_keep_their_kernels() -> None:
     constants = {**MATRIX, "zx": np.int8(-128), "so": MOST, "zo": ZERO_S8}
     proto = Case(f"y = QLinearMatMul {QLINEAR}", "int8", signed, constants, EXACT).model()
     assert with_exact_sums(proto) is proto
-
-
-def test_computed_weights_are_shifted_as_the_model_runs() -> None:
-    """s8 values that another operator writes, as the second factor of an attention's product is."""
-    text = f"""(uint8[{ROWS}, {DEPTH}] x, float[{DEPTH}, {WIDTH}] f) => (int32[] y) {{
-        w = QuantizeLinear (f, one, zw)
-        y = MatMulInteger (x, w, zx, zw)
-    }}"""
-    proto = with_exact_sums(parsed(text, {"one": ONE, "zx": ZERO_U8, "zw": ZERO_S8}))
-    session = open_session(proto, SessionOptions(1, Optimization.NONE))
-    assert (session.run(None, {"x": LARGE, "f": WEIGHTS.astype(np.float32)})[0] == EXACT).all()
 
 
 @pytest.mark.parametrize("scales", [PLAIN, PER_CHANNEL], ids=["per tensor", "per channel"])

@@ -15,7 +15,6 @@ from taglio.model.load import Model, load
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.models import (
     Sketch,
-    branching,
     conv_relu_chain,
     initializer,
     messy,
@@ -58,23 +57,6 @@ def test_what_is_no_file_of_a_model_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert words in refusal(path)
     refusal(path / "model.onnx")
-
-
-def test_a_model_in_onnx_runtimes_own_format(tmp_path: Path) -> None:
-    """Which also holds what ONNX Runtime fused when it was saved."""
-    path = saved(conv_relu_chain(), tmp_path)
-    fused = tmp_path / "fused.ort"
-    extended = SessionOptions(1, Optimization.EXTENDED)
-    open_session(path, extended, save_optimized=fused)
-    model = load(fused)
-    assert model.name == "fused" and "FusedConv" in {node.op_type for node in model.proto.graph.node}
-    feed = random_feed(model.inputs, seed=3)
-    wanted, simplified = (open_session(source, SessionOptions(1)).run(None, feed) for source in (path, model.proto))
-    np.testing.assert_allclose(simplified[0], wanted[0], rtol=1e-4, atol=1e-5)
-    open_session(branching(), extended, save_optimized=fused)
-    assert "If" in {node.op_type for node in load(fused).proto.graph.node}
-    fused.write_bytes(fused.read_bytes()[:400])
-    assert "ONNX Runtime" in refusal(fused)
 
 
 def without_operators(proto: onnx.ModelProto) -> None:

@@ -55,19 +55,6 @@ KEEP = {
         f = Reshape(x, flat) g = Gemm(f, w) s = Shape(x) h = Slice(s, zero, two) t = Concat<axis=0>(h, four)
         y = Reshape(g, t)
     }}""",
-    "attention by exported shapes": f"""(int64[N,S] ids, int64[N,S] mask) => (float[N,T,4] y) <
-        {W4}, float[7,4] table = {{0,1,2,3,4,0,1,2,3,4,0,1,2,3,4,0,1,2,3,4,0,1,2,3,4,0,1,2}}, int64 i0 = {{0}},
-        int64 i1 = {{1}}, int64[1] a0 = {{0}}, int64[1] two = {{2}}, int64[1] rest = {{-1}},
-        int64[2] a12 = {{1,2}}, float big = {{9.0}}, int64[1] four = {{4}}
-    > {{
-        e = Gather(table, ids) s = Shape(ids) n = Gather(s, i0) t = Gather(s, i1) n1 = Unsqueeze(n, a0)
-        t1 = Unsqueeze(t, a0) split = Concat<axis=0>(n1, t1, two, two) q = MatMul(e, w) q4 = Reshape(q, split)
-        qt = Transpose<perm=[0,2,1,3]>(q4) kt = Transpose<perm=[0,2,3,1]>(q4) p = MatMul(qt, kt)
-        m4 = Unsqueeze(mask, a12) mf = Cast<to=1>(m4) mb = Mul(mf, big) pm = Sub(p, mb)
-        full = Concat<axis=0>(n1, two, t1, t1) ones = Expand(mb, full) po = Add(pm, ones)
-        z = Softmax<axis=-1>(po) c = MatMul(z, qt) ct = Transpose<perm=[0,2,1,3]>(c)
-        join = Concat<axis=0>(n1, t1, four) y = Reshape(ct, join)
-    }}""",
     "recurrent, states of each row's own": """(float[N,S,2] x) => (float[N,M] y) <
         float[1,4,2] w = {1,1,1,1,1,1,1,1}, float[1,4,1] r = {1,1,1,1}, int64 i0 = {0}, int64[1] a0 = {0},
         int64[1] one = {1}
@@ -91,9 +78,6 @@ MIX = {
         "five values for each row": """(float[N,8] x) => (float[M] y) <int64[1] k = {5}, int64[1] flat = {-1}> {
             v, i = TopK(x, k) y = Reshape(v, flat)
         }""",
-        "detections": """(float[N,4] x) => (int64[M,2] y) <float t = {0.5}> {
-            b = Greater(x, t) n = NonZero(b) y = Transpose(n)
-        }""",
     },
     "with the values of the other rows": {
         "coupled for some values": """(float[N,4] x) => (float[N,4] y) <float t = {1000}> {
@@ -112,11 +96,6 @@ MIX = {
             t = Transpose(x) f = Reshape(t, flat) y = Reshape(f, back)
         }""",
         "running sum": "(float[N,4] x) => (float[N,4] y) <int64 a = {0}> { y = CumSum(x, a) }",
-        "batch norm that trains": """(float[N,2,3] x) => (float[N,2,3] y) <
-            float[2] s = {1,2}, float[2] b = {0,1}, float[2] m = {1,1}, float[2] v = {1,3}
-        > {
-            y, n, o = BatchNormalization<training_mode=1>(x, s, b, m, v)
-        }""",
         "attention to all rows": """(float[N,4] x) => (float[N,4] y) {
             t = Transpose(x) p = MatMul(x, t) s = Softmax<axis=1>(p) y = MatMul(s, x)
         }""",
@@ -134,11 +113,6 @@ MIX = {
     },
     "is random": {
         "noise": "(float[N,4] x) => (float[N,4] y) { r = RandomNormalLike(x) y = Add(x, r) }",
-    },
-    "output i differs": {
-        "indices through all rows": """(float[N,1,4] x) => (float[N,1,2] y, int64[N,1,2] i) {
-            y, i = MaxPool<kernel_shape=[2],strides=[2]>(x)
-        }""",
     },
 }
 

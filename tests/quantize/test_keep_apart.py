@@ -9,7 +9,7 @@ import pytest
 
 from taglio.flow.opening import Model
 from taglio.lab.build import assemble
-from taglio.plan.result import DeviceUse, Interval, Limits, Plan, placements
+from taglio.plan.result import Crossing, DeviceUse, Interval, Limits, Plan, placements
 from taglio.quantize.keep_apart import keep_apart
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.runtimes.difference import difference
@@ -69,11 +69,12 @@ def test_parts_for_several_devices_are_kept_apart_where_openvino_runs_them(tmp_p
     int8 = Precision("int8", exact(), "whole")
     *_, last = convolutions = [block.name for block in work.graph.candidates() if not block.movement]
     devices = {block.name: "camera" if block.name == last else "server" for block in work.graph.blocks}
+    crossing = Crossing(work.graph.block(convolutions[0]).outputs[0], "server", "camera", "int8", 0.0, 0.0)
     unknown, use = Interval(0.0, 0.0, 0.0, 0.9), DeviceUse("server", 0.0, 0.0, 0.0, 0.0, None, False, NAME)
     plan = Plan(
         work.model.sha256, exact(), (FLOAT32, int8), Limits(None),
         placements(work.graph, dict.fromkeys(convolutions, int8), devices), "measured", 0.0, unknown, unknown,
-        start="camera", usage=(use, replace(use, device="camera", runtime=ONNXRUNTIME)),
+        start="camera", crossings=(crossing,), usage=(use, replace(use, device="camera", runtime=ONNXRUNTIME)),
     )  # fmt: skip
     built, feed = assemble(work, plan), {"x": data[:1]}
     assert {part.device for part in built.parts} == {"camera", "server"}

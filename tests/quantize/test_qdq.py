@@ -6,7 +6,7 @@ only whole models fuse Conv + Add, which reorders one sum.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,10 +34,10 @@ LAST_BITS = 1e-6
 # ONNX Runtime on x86 turns s8 pairs into u8 ones, but not those that two operators read; an Add or Mul that is left
 # with one input of each type runs in float, which rounds some values to the neighbouring step.
 ONE_STEP = 0.03
-SCHEMES = [exact(text) for text in ("u8s8-asym", "u8s8-sym", "s8s8-sym", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr")]
+SCHEMES = [exact(text) for text in ("s8s8-sym", "u8s8-asym-rr")]
 # Every network in the usual scheme, and three that differ most in every scheme.
 CASES = [(name, exact()) for name in (*TINY, "digits")]
-CASES += [(name, scheme) for name in ("residual", "silu", "dense") for scheme in SCHEMES[1:]]
+CASES += [(name, scheme) for name in ("residual", "silu", "dense") for scheme in SCHEMES]
 SUBSETS = 6
 INTEGER_KERNELS = {
     "QLinearConv": "Conv", "QGemm": "Gemm", "QLinearMatMul": "MatMul", "MatMulIntegerToFloat": "MatMul",
@@ -117,7 +117,7 @@ def optimized(proto: onnx.ModelProto, folder: Path) -> list[onnx.NodeProto]:
 @pytest.mark.parametrize("name", [*TINY, "digits"])
 def test_with_all_flags_off_the_switchable_graph_is_the_float_model(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
-    switchable = case.switchable(*forms(exact("u8s8-sym-pc")))
+    switchable = case.switchable(*forms(exact()))
     assert distance(case.float_outputs, switchable.run({}, case.feed)) <= LAST_BITS
     built = case.builder.build({block.name: FLOAT32 for block in case.graph.blocks})
     assert not any("Quantize" in node.op_type for node in built.graph.node)
@@ -130,14 +130,14 @@ def test_any_subset_on_the_switchable_graph_is_the_truly_quantised_model(
 ) -> None:
     case = benches[name]
     switchable = case.switchable(*forms(scheme))
-    limit = ONE_STEP if scheme.activation == "s8" else LAST_BITS
+    limit = ONE_STEP if scheme.signed else LAST_BITS
     for assignment in subsets(case.graph, scheme):
         quantized = case.quantized(assignment)
         assert distance(quantized, switchable.run(assignment, case.feed)) <= limit, assignment
         assert distance(case.float_outputs, quantized) < 0.25, assignment
 
 
-@pytest.mark.parametrize(("name", "scheme"), [case for case in CASES if case[1].activation == "u8"], ids=str)
+@pytest.mark.parametrize(("name", "scheme"), [case for case in CASES if not case[1].signed], ids=str)
 def test_int8_blocks_run_in_int8_and_float_blocks_in_float(
     benches: dict[str, Bench], name: str, scheme: Scheme, tmp_path: Path
 ) -> None:
@@ -221,17 +221,6 @@ def test_the_model_is_not_written_to(benches: dict[str, Bench]) -> None:
     assert case.model.proto.SerializeToString(deterministic=True) == before
 
 
-@pytest.mark.parametrize("pair", [("u8s8-asym-pc", "u8s8-sym-pc"), ("u8s8-sym-pc", "u8u8-asym-pt")])
-def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches: dict[str, Bench], pair: tuple[str, str]) -> None:
-    case = benches["conv_relu_chain"]
-    first, second = (forms(exact(text))[0] for text in pair)
-    mixed = {block.name: (first, second)[i % 2] for i, block in enumerate(case.graph.candidates())}
-    quantized = case.quantized(mixed)
-    assert distance(case.float_outputs, quantized) < 0.1
-    # ONNX Runtime merges the two pairs on one tensor into one: a step apart, not equal.
-    assert distance(quantized, case.switchable(first, second).run(mixed, case.feed)) <= ONE_STEP
-
-
 def test_forms_that_a_block_lacks_are_refused(benches: dict[str, Bench]) -> None:
     case = benches["softmax_sandwich"]
     int8, anchor = forms(exact())
@@ -256,20 +245,19 @@ def small(sketch: Sketch, output: str, folder: Path) -> Bench:
     return bench(loaded(sketch.model(output), folder))
 
 
-def check(case: Bench, scheme: str = "u8s8-asym-pc", limit: float = 0.1) -> None:
+def check(case: Bench, limit: float = 0.1) -> None:
     """Quantised whole: close to float, equal to the switchable graph, and to the file run without any fusion."""
-    assignment = whole(case.graph, exact(scheme))
+    assignment = whole(case.graph, exact())
     fused = case.quantized(assignment)
     plain = answers(case.builder.build(assignment), case.feed, SessionOptions(1, Optimization.NONE))
     assert distance(case.float_outputs, plain) < limit
     # QLinear kernels may round a value to the neighbouring step.
     assert distance(plain, fused) < limit / 2
-    switchable = case.switchable(*forms(exact(scheme)))
+    switchable = case.switchable(*forms(exact()))
     assert distance(fused, switchable.run(assignment, case.feed)) <= LAST_BITS
 
 
-@pytest.mark.parametrize("scheme", ["u8s8-asym-pc", "u8s8-asym-wasym-pc", "u8u8-sym-pc"])
-def test_a_dead_channel_and_a_huge_bias(scheme: str, tmp_path: Path) -> None:
+def test_a_dead_channel_and_a_huge_bias(tmp_path: Path) -> None:
     g = Sketch(21)
     weights = g.rng.normal(0, 0.2, (8, 3, 3, 3))
     weights[2] = 0.0
@@ -277,29 +265,7 @@ def test_a_dead_channel_and_a_huge_bias(scheme: str, tmp_path: Path) -> None:
     bias = g.rng.normal(0, 0.3, 8)
     bias[5] = 20.0
     x = g.op("Conv", g.input("x", 1, 3, 8, 8), g.constant(weights), g.constant(bias))
-    check(small(g, x, tmp_path), scheme)
-
-
-def test_weights_shared_by_two_operators(tmp_path: Path) -> None:
-    g = Sketch(22)
-    weight, bias = g.weight(8, 8, 3, 3), g.constant(g.rng.normal(0, 0.3, 8))
-    x = g.op("Conv", g.input("x", 1, 8, 8, 8), weight, bias, pads=[1] * 4)
-    check(small(g, g.op("Conv", x, weight, bias, pads=[1] * 4), tmp_path))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda g, x: g.op("Add", x, x),
-        lambda g, x: g.op("Mul", g.op("Add", x, g.constant(g.rng.normal(0, 1, (4, 1, 1)))), g.constant([[[[0.3]]]])),
-        lambda g, x: g.op("Concat", x, g.constant(g.rng.normal(0, 0.3, (1, 2, 8, 8))), axis=1),
-        lambda g, x: g.op("AveragePool", x, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, count_include_pad=1),
-    ],
-    ids=["itself", "constants", "a constant joined", "partial windows"],
-)
-def test_operators_of_two_tensors_and_of_partial_windows(make: Callable[[Sketch, str], str], tmp_path: Path) -> None:
-    g = Sketch(23)
-    check(small(g, make(g, g.conv(g.input("x", 1, 3, 8, 8), 3, 4)), tmp_path))
+    check(small(g, x, tmp_path))
 
 
 @pytest.mark.parametrize("shape", [(5,), (), (3, 1)])
@@ -307,28 +273,6 @@ def test_gemm_biases_that_broadcast(shape: tuple[int, ...], tmp_path: Path) -> N
     g = Sketch(25)
     x = g.op("Gemm", g.input("x", 3, 8), g.weight(8, 5), g.constant(g.rng.normal(0, 0.5, shape)))
     check(small(g, x, tmp_path))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda g, x: g.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]),
-        lambda g, x: g.op("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4),
-        lambda g, x: g.op("Gather", x, g.constant(np.array([0, 2])), axis=1),
-        lambda g, x: g.op("DepthToSpace", x, blocksize=2),
-        lambda g, x: g.op("PRelu", x, g.constant(np.full((4, 1, 1), 0.2))),
-        lambda g, x: g.op("Tanh", x),
-        lambda g, x: g.op("Mul", x, g.op("GlobalAveragePool", x)),
-        lambda g, x: g.op("Conv", x, g.weight(6, 4, 3, 3), pads=[0, 1, 2, 0], strides=[2, 1], dilations=[1, 2]),
-    ],
-    ids=["MaxPool", "AveragePool", "Gather", "DepthToSpace", "PRelu", "Tanh", "gate", "uneven-Conv"],
-)
-@pytest.mark.parametrize("scheme", ["u8s8-asym-pc", "u8s8-sym-pc"])
-def test_what_stands_behind_a_convolution(make: Callable[[Sketch, str], str], scheme: str, tmp_path: Path) -> None:
-    g = Sketch(29)
-    x = g.conv(g.input("x", 1, 4, 8, 8), 4, 4)
-    # A global mean is a few small values: one step is a larger part of it.
-    check(small(g, make(g, x), tmp_path), scheme, limit=0.2)
 
 
 def test_relu_is_free_only_where_the_zero_point_clips(tmp_path: Path) -> None:
@@ -339,5 +283,4 @@ def test_relu_is_free_only_where_the_zero_point_clips(tmp_path: Path) -> None:
         return "Quantize" in next(n for n in built.graph.node if "conv0_out" in n.input).op_type
 
     assert not quantizes_before_relu("u8s8-asym")
-    assert quantizes_before_relu("u8s8-sym")
     assert quantizes_before_relu("s8s8-sym")

@@ -211,8 +211,6 @@ def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:
     assert wide.may_saturate and not wide.narrow.may_saturate
     assert str(wide.narrow) == "qdq-u8s8-asym-pc-rr-w8-dyn7-w4"
     assert parse_scheme(str(wide.narrow)) == wide.narrow
-    # 8-bit weights are u8 here, whose products are added in 32 bits: int8-dynamic alone may saturate.
-    assert str(parse_scheme("qdq-u8u8-asym-pt-dyn").narrow) == "qdq-u8u8-asym-pt-dyn7"
     with pytest.raises(BadOption, match="weights of 8 bits or of 7: write dyn or dyn7"):
         parse_scheme("qdq-u8s8-asym-pc-dyn-dyn7")
 

@@ -27,7 +27,8 @@ def built(case: Case, folder: Path, *places: float) -> Manifest:
     """The all-int8 model cut at shares of its blocks."""
     count = len(case.graph.blocks)
     devices = {b.name: f"d{sum(i >= count * p for p in places)}" for i, b in enumerate(case.graph.blocks)}
-    parts = cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
+    chosen = case.all_int8()
+    parts = cut(case.model, case.graph, case.builder.build(chosen), devices, case.wires(chosen, devices))
     return case.written(parts, folder)
 
 
@@ -111,7 +112,7 @@ def test_inferences_are_counted_where_one_of_each_shape_is_timed_together(tmp_pa
     g = Sketch()
     case = tiny(g.model(g.op("Relu", g.conv(g.input("x", "N", 3, 8, 8), 3, 4))), tmp_path)
     devices = {block.name: "here" for block in case.graph.blocks}
-    parts = cut(case.model, case.graph, case.model.proto, devices)
+    parts = cut(case.model, case.graph, case.model.proto, devices, case.wires({}, devices))
     manifest = case.written(parts, tmp_path)
     onnx.save(case.model.proto, tmp_path / "float.onnx")
     several = [{"x": np.ones((count, 3, 8, 8), np.float32)} for count in (1, 2, 3)]

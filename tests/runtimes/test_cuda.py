@@ -64,35 +64,6 @@ def test_outputs_whose_shape_follows_the_values_are_run_kernel_by_kernel() -> No
     assert not session.captures and captured == [True, False]
 
 
-class Stale:
-    """A session whose replays keep the input that it was captured with, as one with an input read on the CPU."""
-
-    def __init__(self, session: ort.InferenceSession) -> None:
-        self._session, self._done = session, False
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._session, name)
-
-    def io_binding(self) -> ort.IOBinding:
-        return self._session.io_binding()
-
-    def run_with_iobinding(self, binding: ort.IOBinding, options: ort.RunOptions) -> None:
-        if not self._done:
-            self._session.run_with_iobinding(binding, options)
-        self._done = True
-
-
-def test_a_replay_that_does_not_follow_its_input_is_found_out() -> None:
-    def opened(captures: bool) -> ort.InferenceSession:
-        plain = open_session(model_of(*SUMS), SessionOptions(1))
-        return Stale(plain) if captures else plain
-
-    session = CudaSession(opened, "cpu")
-    for index in range(6):
-        assert session.run(["t0"], feed(index))[0].tolist() == [index + 1.0]
-    assert not session.captures
-
-
 def test_an_input_that_is_read_elsewhere_is_not_captured() -> None:
     captured: list[bool] = []
     session = CudaSession(opens(model_of(*SUMS), captured), "elsewhere")
@@ -118,22 +89,6 @@ def test_float16_keeps_the_interface(tmp_path: Path) -> None:
     answer = open_session(lower, SessionOptions(1)).run(["t0"], feed(0.1))[0]
     np.testing.assert_allclose(answer, [1.1], rtol=1e-3)
     assert answer.dtype == np.float32 and {node.op_type for node in lower.graph.node} >= {"Cast", "Add"}
-
-
-def test_a_constant_that_was_cast_twice_under_one_name_is_cast_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the converter of ONNX Runtime 1.31 does for an operator that stays in float32."""
-    path = tmp_path / "sums.onnx"
-    proto = model_of("Add", "Relu")
-    onnx.save(proto, path)
-    cast = onnx.helper.make_node("Cast", ["one"], ["one_cast"], "one_cast_node", to=1)
-    proto.graph.node[0].input[1] = "one_cast"
-    nodes = [cast, cast, *proto.graph.node]
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    monkeypatch.setattr("onnxruntime.transformers.float16.convert_float_to_float16", lambda *_, **__: proto)
-    assert open_session(cuda._converted(path), SessionOptions(1)).run(["t0"], feed(1.0))[0].tolist() == [2.0]
 
 
 @pytest.mark.skipif(cuda.offered(), reason="this ONNX Runtime has CUDA")

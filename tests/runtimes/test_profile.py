@@ -16,7 +16,7 @@ pytestmark = [
         importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
     ),
 ]
-HOW = ("--scheme", "qdq-u8s8-sym-pc", "--runtime", "openvino", "--threads", 1, "--effort", 0.01)
+HOW = ("--scheme", "qdq-u8s8-asym-pc", "--runtime", "openvino", "--threads", 1, "--effort", 0.01)
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def test_where_no_kernel_is_faster_no_plan_is_made_and_float_is_profiled(
 
 def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     raced(monkeypatch, {INT8: 0.5}, {INT8: 0.5})
-    wanted = Scheme(activation_symmetry="symmetric", per_channel=False)
+    wanted = Scheme(signed=True, reduced_range=True)
     result = screen(work, wanted, 0.01, Metric())
     assert (result.scheme, result.schemes) == (wanted, ())
     assert {row.variant.form for row in result.forms} == {INT8}
@@ -102,7 +102,7 @@ def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: 
 def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     work = Model(tiny.model, tiny.data, threads=1, runtime=OPENVINO).at(LITTLE)
-    signed = replace(HERE, activation="s8", activation_symmetry="symmetric")
+    signed = replace(HERE, signed=True)
     for seconds, error, best in ((0.5, 0.001, signed), (0.4, 0.003, signed), (0.9, 0.001, HERE)):
         raced(monkeypatch, {INT8: 0.5, str(signed): seconds}, {INT8: 0.002, str(signed): error})
         result = screen(work, None, 0.01, Metric())

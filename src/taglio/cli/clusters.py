@@ -20,7 +20,7 @@ from taglio.report.console import say, show
 from taglio.report.written import offer
 
 # Arguments of `plan` that this machine's plans have, or that are parsed here; and those that a front does not have.
-_NOT_PASSED = ("with_model", "cuts", "devices", "effort")
+_NOT_PASSED = ("with_model", "effort")
 _OF_ONE_PLAN = ("objective", "running")
 
 

@@ -83,7 +83,7 @@ def plan(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.plan(options)
-    names = (*LIMITS, "keep_float", "force_int8", "pins", "cuts", "devices", "effort", "progress")
+    names = (*LIMITS, "keep_float", "force_int8", "effort", "progress")
     result = stages.plan(options.folder, **{name: getattr(options, name) for name in names})
     return Shown(terminal.plan_object(result), lambda: show(placement.decisions(result)))
 

@@ -14,7 +14,7 @@ from taglio.memory import size_text
 from taglio.model.graph import build
 from taglio.model.load import load
 from taglio.model.observe import observe_random
-from taglio.model.select import select
+from taglio.model.select import match
 from taglio.model.state import suggested
 from taglio.profile.machine import describe
 from taglio.report import inspected, terminal
@@ -30,7 +30,7 @@ def inspect(options: argparse.Namespace) -> Shown:
     observed, assumed = observe_random(model)
     assumed = as_flags(assumed)
     graph = build(model, observed)
-    block_names = None if options.blocks in (None, "all") else set(select(graph, options.blocks))
+    block_names = None if options.blocks in (None, "all") else set(match(graph, options.blocks.split(",")))
     pairs = suggested(model.inputs, model.proto.graph)
     suggestion = suggest_for(model, graph, [name for pair in pairs for name in pair])
     states = [f"{present}={past}" for present, past in pairs]

@@ -169,7 +169,7 @@ _RUNTIME = "runtime that runs the model (default {})"
 # The variants of an option that has another meaning in some commands are in parser.py, with the command.
 OPTIONS: dict[str, Facts] = {
     "model": option(
-        "an .onnx, .ort, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
+        "an .onnx, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
         "or a PyTorch module:function",
         type=path,
         metavar="MODEL",
@@ -186,9 +186,7 @@ OPTIONS: dict[str, Facts] = {
         default={},
         metavar="INPUT=1x3x224x224",
     ),
-    "--requantize": option(
-        "convert weights and operators that are already quantised back to float first (default: keep them)", **_FLAG
-    ),
+    "--requantize": option("fold quantise/dequantise pairs of the model to float first (default: keep them)", **_FLAG),
     "--state": option(
         "output that is an input of the next step (repeatable; taglio inspect suggests them); --data then holds "
         "the other inputs of consecutive steps",
@@ -210,8 +208,7 @@ OPTIONS: dict[str, Facts] = {
     ),
     "--seed": option("random seed (default 0)", type=natural, default=0),
     "--labels": option(
-        "one label per sample, if --data has none: .txt, .json, .csv, .npy or .npz (default: the .txt beside DATA with "
-        "the same name)",
+        "one label per sample, if --data has none: .txt, .json, .csv, .npy or .npz",
         type=path,
         metavar="FILE",
     ),
@@ -283,10 +280,6 @@ OPTIONS: dict[str, Facts] = {
         metavar="SIZE",
     ),
     "--pin": option("place these blocks on DEVICE (repeatable)", **_LIST, dest="pins", metavar="DEVICE=PATTERN"),
-    "--cut": option(
-        "cut after TENSOR; the next device starts there (repeatable)", **_LIST, dest="cuts", metavar="TENSOR"
-    ),
-    "--devices": option("devices in order, as separated by --cut", type=names, default=[], metavar="A,B,..."),
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=path),
     "--objective": option(
         "what to optimise: latency (default) or rate (requests a second); with --cluster latency, throughput, energy, "

@@ -32,7 +32,7 @@ _ERROR_OF_SCHEME = option(
     "with --scheme auto: relative L2 error that the scheme is chosen for (default 1%%)", type=fraction, default=0.01
 )
 _METHODS = ("static", "float16", "int8-weights", "int8-dynamic", "int4-weights")
-_BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
+_BLOCKS = "{}: all, or name patterns"
 _NAMES = option("as listed, such as openvino or torch", nargs="+", metavar="NAME")
 _DEVICE = option("name of the device in the cluster file")
 _BACKENDS = "onnxruntime,openvino,nncf,onnxsim,litert,pytorch,qkeras,keras"
@@ -88,7 +88,7 @@ COMMANDS = (
         "quantize",
         "models:quantize",
         "quantise chosen blocks, without a plan",
-        f"{_MODEL} {_DATA} --calibration --method --scheme --blocks --also --out",
+        f"{_MODEL} {_DATA} --calibration --method --scheme --blocks --out",
         {
             "--method": option("quantisation method (default static)", choices=_METHODS, default="static"),
             "--scheme": option(
@@ -96,12 +96,6 @@ COMMANDS = (
                 "whose sums do not saturate)"
             ),
             "--blocks": option(_BLOCKS.format("blocks to quantise"), default="all"),
-            "--also": option(
-                "quantise these blocks under another scheme (repeatable)",
-                action="append",
-                default=[],
-                metavar="SCHEME=PATTERN",
-            ),
             "--out": option("ONNX file to write", type=path, required=True),
         },
     ),
@@ -142,9 +136,9 @@ COMMANDS = (
         "flow:plan",
         "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
         "place blocks on several machines, using their profiles, or show a front of such plans",
-        f"folder {_LIMITED} --keep-float --force-int8 --pin --cluster",
-        several=f"{_LIMITS} {_SOLVING} {_ONE_PLAN} --axes",
-        one="--cut --devices --effort",
+        f"folder {_LIMITED} --keep-float --force-int8 --cluster",
+        several=f"--pin {_LIMITS} {_SOLVING} {_ONE_PLAN} --axes",
+        one="--effort",
     ),
     Command(
         "build",

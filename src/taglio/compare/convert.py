@@ -29,7 +29,7 @@ from taglio.errors import BadEnvironment, BadModel
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 from taglio.scratch import scratch
 
-_SUFFIXES = {".onnx": "onnx", ".ort": "onnx", ".keras": "keras", ".h5": "keras", ".tflite": "tflite", ".pt2": "torch"}
+_SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".tflite": "tflite", ".pt2": "torch"}
 WORKERS = {
     "keras": "keras", "savedmodel": "keras", "tflite": "keras", "torch": "pytorch", "huggingface": "huggingface",
 }  # fmt: skip
@@ -97,7 +97,7 @@ def as_onnx(
         return Converted(model, form, "")
     if not form:
         raise BadModel(
-            f"{model}: give an .onnx, .ort, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or "
+            f"{model}: give an .onnx, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or "
             "of a Hugging Face model, or a PyTorch module:function"
         )
     if form != "torch" and not model.exists():

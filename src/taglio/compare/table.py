@@ -4,18 +4,15 @@ A form of the model that could not be written is a row too, with the reason. Wha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 from taglio.compare.row import WantedRow
-from taglio.quantize.scheme import ActivationType, Scheme, Symmetry
+from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 from taglio.runtimes import cuda
 
 FLOAT = "float32"
-_TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
-_BOTH = (False, True)
 
 # ---- LiteRT
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
@@ -37,31 +34,16 @@ class OnnxForm:
 
 
 def static_forms() -> tuple[OnnxForm, ...]:
-    """Every static int8 form: types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
-    weights."""
-    eight_bit_forms = [
-        OnnxForm(f"qdq-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(a, w, symmetric, channel))
-        for (a, w), symmetric, channel in product(_TYPES, _BOTH, (True, False))
-    ]
-    mixed = [form for form in eight_bit_forms if form.scheme and form.scheme.activation != form.scheme.weight]
-    return (*eight_bit_forms, *(_narrow(form) for form in mixed if form.scheme and form.scheme.per_channel))
-
-
-def _narrow(form: OnnxForm) -> OnnxForm:
-    """The form with 7-bit weights, which processors without VNNI need."""
-    return form if form.scheme is None else replace(form, key=f"{form.key}-rr", scheme=form.scheme.narrow)
+    """Every static int8 form."""
+    schemes = (DEFAULT_SCHEME, Scheme(signed=True), DEFAULT_SCHEME.narrow)
+    return tuple(OnnxForm(str(scheme), "static", scheme) for scheme in schemes)
 
 
 def forms() -> tuple[OnnxForm, ...]:
     """Every ONNX form, float32 first."""
-    dynamic = OnnxForm("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
-    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms())
-
-
-def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
-    symmetry: Symmetry = "symmetric" if symmetric else "asymmetric"
-    whole = symmetric or weight == "s8"
-    return Scheme(activation, weight, symmetry, weight_symmetric=whole, per_channel=channel)
+    wide = Scheme(uncalibrated=("dyn",))
+    dynamic, narrow = OnnxForm("int8-dynamic", "dynamic", wide), OnnxForm("int8-dynamic-rr", "dynamic", wide.narrow)
+    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, narrow, *static_forms())
 
 
 def rows_of(
@@ -114,7 +96,7 @@ def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wa
     beside = [
         row(form, "CPU plugin, bf16", " + bf16")
         for form in static_forms()
-        if form.key in ("qdq-u8s8-sym-pc", "qdq-s8s8-sym-pc", "qdq-u8s8-asym-pc")
+        if form.scheme and not form.scheme.reduced_range
     ]
     return (row(forms()[0], "CPU plugin"), *hints, *rows, *beside)
 
@@ -162,9 +144,9 @@ def _onnx_row(
         return row("onnx", "f16" if form.method == "float16" else "f32", **source)
     return row(
         "onnx" if form.method == "dynamic" else "qdq",
-        f"{scheme.activation}{scheme.weight}",
-        symmetric=scheme.activation_symmetry == "symmetric",
-        per_channel=scheme.per_channel,
+        "s8s8" if scheme.signed else "u8s8",
+        symmetric=scheme.signed,
+        per_channel=True,
         **source,
     )
 
@@ -220,11 +202,3 @@ def _qkeras() -> tuple[WantedRow, ...]:
         row("float32", FLOAT, "tf_keras", "f32"),
         *(static(f"ptq-{n}", types=f"u{n}s{n}") for n in (8, 6, 4)),
     )
-
-
-def _pc(per_channel: bool) -> str:
-    return "pc" if per_channel else "pt"
-
-
-def _sym(symmetric: bool) -> str:
-    return "sym" if symmetric else "asym"

@@ -6,6 +6,7 @@ from pathlib import Path
 import onnx
 
 from taglio import artifact
+from taglio.compare.float16 import most_in_float16
 from taglio.compare.table import OnnxForm
 from taglio.data.dataset import Split
 from taglio.errors import CannotQuantize, TaglioError
@@ -14,7 +15,6 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
-from taglio.quantize.float16 import most_in_float16
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -59,7 +59,7 @@ def write(
     *,
     limit_bytes: float | None = None,
 ) -> Written:
-    """Write every form below `folder`, and drop pages of weight files beyond `limit_bytes` (None: no limit)."""
+    """Write every form below `folder`, and return freed memory near `limit_bytes` (None: no limit)."""
     folder.mkdir(parents=True, exist_ok=True)
     builder = source.builder()
     done = Written()

@@ -1,8 +1,7 @@
 """Cut a quantised model into components by device. Does not choose where.
 
-Cuts fall on quantised tensors: a QuantizeLinear belongs to the block that writes its tensor and a DequantizeLinear to
-each reader. So a tensor that an int8 block writes, or that only int8 blocks across the cut read, travels as int8. If
-the plan gives a wire form, it takes precedence.
+The plan says in which form a tensor travels to another device. Between components of one device, cuts fall on
+quantised tensors: a QuantizeLinear belongs to the block that writes its tensor and a DequantizeLinear to each reader.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -58,7 +57,7 @@ def cut(
     graph: Graph,
     quantized: onnx.ModelProto,
     devices: Mapping[str, str],
-    wires: Wires | None = None,
+    wires: Wires,
     levels: Mapping[str, int] | None = None,
 ) -> list[Component]:
     """Components in a running order: each after those it reads from.
@@ -81,8 +80,7 @@ def cut(
     owner = _owners(model, graph, quantized, names, ends)
     cutting = _Cutting(quantized, owner, writers(quantized.graph.node), model.outputs, last)
     place = {component: devices[block] for block, component in names.items()}
-    if wires is not None:
-        place |= dict.fromkeys(ends.values(), wires.start)
+    place |= dict.fromkeys(ends.values(), wires.start)
     tensors, nodes = graph.tensor_map(), quantized.graph.node
     quantize = {node.name: base_name(node.input[0], tensors) for node in nodes if node.op_type == "QuantizeLinear"}
     members = {}
@@ -219,38 +217,8 @@ def _shapes(graph: Graph, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[str, str]:
-    """Devices of all blocks for a chain cut by hand: blocks after tensors[i] and before the next cut run on devices[i +
-    1]. Raises BadOption for a tensor that does not exist or a cut out of order."""
-    if len(devices) != len(tensors) + 1:
-        raise BadOption(f"{plural(len(tensors), 'cut')} for {plural(len(devices), 'device')}: name {len(tensors) + 1}")
-    tensor_of = graph.tensor_map()
-    position = {block.name: 0 for block in graph.blocks}
-    before: set[str] = set()
-    for tensor in tensors:
-        producer = tensor_of[tensor].producer if tensor in tensor_of else None
-        if producer is None:
-            raise BadOption(
-                f'`cuts` "{tensor}": no block writes this tensor: the JSON of taglio inspect lists the tensors'
-            )
-        behind = {producer}
-        for block in reversed(graph.blocks):  # everything the producer needs stays before the cut
-            if block.name in behind:
-                behind |= {source for name in block.inputs if (source := tensor_of[name].producer) is not None}
-        if not before < behind:
-            raise BadOption(f'`cuts` "{tensor}" comes before the previous cut: name cuts from input to output')
-        if len(behind) == len(graph.blocks):
-            raise BadOption(f'`cuts` "{tensor}": no block comes after it: cut at an earlier tensor')
-        before = behind
-        for block in graph.blocks:
-            position[block.name] += block.name not in behind
-    return {name: devices[index] for name, index in position.items()}
-
-
-def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires | None) -> dict[str, str]:
+def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires) -> dict[str, str]:
     """Component of each input that leaves the start device as int8, and of each output that arrives there as int8."""
-    if wires is None:
-        return {}
     component_of, tensors = dict[str, str](), graph.tensor_map()
     for spec in model.inputs:
         if any(name == spec.name and INT8 in copies for (name, _), copies in wires.copies.items()):
@@ -263,11 +231,9 @@ def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires |
     return component_of
 
 
-def _local(graph: Graph, devices: Mapping[str, str], wires: Wires | None, device: str) -> dict[str, bool]:
+def _local(graph: Graph, devices: Mapping[str, str], wires: Wires, device: str) -> dict[str, bool]:
     """Whether a component on `device` quantises each tensor itself; tensors for which the reader decides are left
     out."""
-    if wires is None:
-        return {}
     quantised_here = {}
     for tensor in graph.tensors:
         home = wires.start if tensor.producer is None else devices[tensor.producer]

@@ -13,7 +13,6 @@ from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, e
 from taglio.data.spec import Array
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
 from taglio.errors import BadData, one_line, plural
-from taglio.notes import Kind, Note
 
 # Column names in tables of labels: for classes (besides LABEL_KEYS) and for file names.
 _CLASSES = ("class", "class_id", "target")
@@ -51,21 +50,6 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
     labels = checked_labels(str(path), one_array(sample_labels), len(sample_labels))
     labelled = assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, dataset.notes)
     return replace(labelled, batch=dataset.batch)
-
-
-def beside(dataset: Dataset, path: Path) -> Dataset:
-    """`dataset` labelled with the lines of the .txt file of the same name next to `path`; unchanged if there is no such
-    file or the dataset has labels."""
-    lines = path.with_suffix(".txt")
-    if dataset.labels is not None or path.is_dir() or path == lines or not lines.is_file():
-        return dataset
-    try:
-        labelled = with_labels(dataset, lines)
-    except BadData as error:
-        return replace(dataset, notes=(*dataset.notes, Note(Kind.UNUSED_LABEL_FILE, f"not used as labels: {error}")))
-    count = plural(len(dataset.samples) + dataset.dropped, "line")
-    note = Note(Kind.FACT, f"labels are the {count} of {lines.name}, next to the data")
-    return replace(labelled, notes=(*dataset.notes, note))
 
 
 def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:

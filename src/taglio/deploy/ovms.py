@@ -7,26 +7,19 @@ Facts from its source (openvinotoolkit/model_server at 7e4df0c) and documentatio
    always has the precision, the streams and the threads.
 2. `target_device` is a GPU by default where there is one, so it is always CPU.
 3. Requests are joined only on a device BATCH:CPU, or after `batch_size`: neither is written.
-4. It opens ONNX files too, with OpenVINO. Answers of a float model then agree up to rounding, which is proven; int8 is
-   computed otherwise than in ONNX Runtime, where its error was measured, so a quantised ONNX file is refused.
+4. It opens ONNX files too, with OpenVINO, in which neither error nor speed of a plan for ONNX Runtime was measured:
+   such a plan is refused.
 5. An entry may have no field that the schema does not name (src/schema.cpp).
 6. `nireq` is how many requests are in flight in a model; without it the server asks OpenVINO for the best number
    (ModelInstance::getNumOfParallelInferRequestsUnbounded). Others wait for a free one.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import onnx
 
 from taglio.deploy.folder import DeliveredModel, DeliveredPart
 from taglio.deploy.served import Joining, ServedComponent, check_tensors, refused
-from taglio.model.quantized import listed, quantized_operators
 from taglio.runtimes import openvino
-from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.session import export, runtime_version
 from taglio.runtimes.signature import signature
 
 SERVER = "OpenVINO Model Server"
@@ -37,17 +30,15 @@ _TYPES = {name: name for name in ("f16", "f32", "f64", "boolean", "string", *_WH
 
 
 def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joining, folder: Path) -> ServedComponent:
-    """`part` as the server opens it under `name`; `folder` takes files that differ from the delivered ones. `joining`
-    changes nothing: no requests are joined. Raises BadOption where its answers would differ."""
-    del joining
-    settings = json.loads((model.folder / part.settings).read_text())
-    if part.runtime == openvino.NAME:
-        files, properties, remarks = model.files(part), settings, tuple[str, ...]()
-    else:
-        files, properties = _converted(model, part, settings, folder)
-        remarks = ("planned for ONNX Runtime, served by OpenVINO: the answers agree, the speed was not measured",)
-    if model.way.joined > 1:
-        remarks += (f"requests are not joined there; measured with up to {model.way.joined} in a run",)
+    """`part` as the server opens it under `name`; `joining` changes nothing: no requests are joined. All files are the
+    delivered ones, and `folder` stays empty. Raises BadOption where its answers would differ."""
+    del joining, folder
+    if part.runtime != openvino.NAME:
+        fix = "optimise with `runtime` openvino, or use `layout` triton"
+        raise refused(part, SERVER, "it computes with OpenVINO, and the plan was measured in ONNX Runtime", fix)
+    files, properties = model.files(part), json.loads((model.folder / part.settings).read_text())
+    joined = f"requests are not joined there; measured with up to {model.way.joined} in a run"
+    remarks = (joined,) if model.way.joined > 1 else ()
     missing = [key for key in ALWAYS if key not in properties]
     if missing:
         raise refused(part, SERVER, f"{part.settings} does not set {missing[0]}", "run taglio build again")
@@ -61,23 +52,3 @@ def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joini
         "plugin_config": {key: str(value) for key, value in properties.items()},
     }
     return ServedComponent(part, name, files, openvino.NAME, properties, entry, 1, remarks)
-
-
-def _converted(
-    model: DeliveredModel, part: DeliveredPart, settings: Mapping[str, Any], folder: Path
-) -> tuple[tuple[Path, ...], Mapping[str, Any]]:
-    """A float ONNX file in OpenVINO's format, and the properties to open it with."""
-    path = model.files(part)[0]
-    counts = quantized_operators(onnx.load(path, load_external_data=False))
-    optimise = "optimise with `runtime` openvino, or use `layout` triton"
-    if counts:
-        raise refused(
-            part,
-            SERVER,
-            f"it computes with OpenVINO, and the error of {listed(counts)} was measured in ONNX Runtime",
-            optimise,
-        )
-    runtime_version(openvino.NAME)  # refuses, with the fix, where OpenVINO is not installed
-    options = SessionOptions(settings["intra_op_num_threads"], at_once=model.way.at_once, runtime=openvino.NAME)
-    exported = export(path, folder, options)
-    return exported.files, exported.settings

@@ -6,7 +6,6 @@ Each is a note; nothing is refused or run here.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -227,8 +226,7 @@ def saturating_sums(scheme: Scheme, saturates: bool, elsewhere: str = "") -> Not
     if not scheme.may_saturate or not (saturates or elsewhere):
         return None
     where = "this processor" if saturates else f"the model was profiled on {elsewhere}, which"
-    static = replace(scheme, uncalibrated=())
-    products = f"{scheme.activation}×{scheme.weight}" if static.may_saturate else "u8×s8"
+    products = "s8×s8" if scheme.signed and not scheme.reduced_range else "u8×s8"
     return Note(
         Kind.SATURATION,
         f"{where} has no VNNI: sums of {products} products saturate at 16 bits{'' if saturates else ' there'}; "

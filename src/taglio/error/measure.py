@@ -15,7 +15,7 @@ from taglio.error.parts import OutputParts, whole
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs, Tally, finite
 from taglio.errors import BadData
-from taglio.memory import OUTPUTS, Shelf, drop_pages_near
+from taglio.memory import OUTPUTS, Shelf
 from taglio.quantize.precision import Assignment, Forms, key_of
 
 
@@ -69,7 +69,6 @@ class ErrorMeter:
         self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
         self._limit = limit
         self.names = self._parts.names
-        self._memory_bytes = memory_bytes
         room_bytes = None if memory_bytes is None else OUTPUTS * memory_bytes
         self.references = Shelf((self._run({}, sample) for sample in samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
@@ -110,9 +109,7 @@ class ErrorMeter:
         return tally
 
     def _run(self, assignment: Assignment, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        outputs = self._switchable.run(assignment, sample)
-        drop_pages_near(self._memory_bytes)  # an assignment reads one form of each weight, a study all of them
-        return outputs
+        return self._switchable.run(assignment, sample)
 
     def read(self, assignment: Assignment) -> ErrorReading:
         """One evaluation for the study."""

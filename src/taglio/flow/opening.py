@@ -30,7 +30,7 @@ from taglio.data.dataset import (
     typical,
 )
 from taglio.data.files import load as load_files
-from taglio.data.labels import beside, with_labels
+from taglio.data.labels import with_labels
 from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, contradicted
@@ -334,8 +334,6 @@ def _read(
     whole = dataset(data, "data", labels=None if setup.labels else values.labels)
     if setup.labels:
         whole = with_labels(whole, Path(setup.labels))
-    elif isinstance(data, (str, os.PathLike)):
-        whole = beside(whole, Path(data))
     if calibration is None:
         return split(whole, seed=setup.seed)
     return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole, setup.seed)

@@ -171,7 +171,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A model quantised without a plan. `schemes` are those of static and dynamic int8."""
+    """A model quantised without a plan. `scheme` is that of static int8, or ""."""
 
     path: str
     method: str
@@ -182,4 +182,4 @@ class Quantized:
     error: float
     notes: tuple[str, ...] = ()
     parts: tuple[PartLoss, ...] = ()
-    schemes: tuple[str, ...] = ()
+    scheme: str = ""

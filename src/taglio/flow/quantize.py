@@ -6,15 +6,15 @@ from dataclasses import replace
 import onnx
 
 from taglio import weights
+from taglio.compare.float16 import float16, most_in_float16
 from taglio.data.dataset import covering_rows, part
 from taglio.error.doubts import not_float, saturating_sums
 from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
 from taglio.lab.work import Work
-from taglio.model.select import match, select
+from taglio.model.select import match
 from taglio.progress import Progress
-from taglio.quantize.float16 import float16, most_in_float16
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
@@ -31,34 +31,27 @@ def quantize(
     *,
     scheme: str = "",
     blocks: str = "all",
-    also: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[onnx.ModelProto, Quantized]:
     """The model with the chosen blocks quantised, and its error measured on held-out inputs.
 
     `method` is "static", "float16", "int8-weights", "int8-dynamic" or "int4-weights"; `scheme` is that of static int8,
-    "" for the default on this processor; `blocks` is "all", "top-flops:K", "top-bytes:K" or name patterns. `also` gives
-    other blocks another scheme, as SCHEME=PATTERN; later ones win. Raises BadOption.
+    "" for the default on this processor; `blocks` is "all", or name patterns with commas between. Raises BadOption.
     """
     work = work.telling(progress)
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
-    if also and method != "static":
-        raise BadOption("`also` mixes schemes of static int8: use the method static")
     saturates = sums_saturate(instructions())
     static = parse_scheme(scheme) if scheme else default_scheme(saturates)
     if method == "static":
         work = work.settled(static)
     int8 = Precision("int8", static, "whole")
     form = next((form for form in uncalibrated_forms(saturates).values() if form.name == method), int8)
-    candidates = select(work.graph, "all", form.misfit)
+    candidates = tuple(block.name for block in work.graph.blocks if form.fits(block))
     if not candidates:
         raise BadOption(f"{work.name}: no block can be {form.name}{work.graph.refusal(form.misfit)}")
-    names: Sequence[str] = select(work.graph, blocks, form.misfit, form.name)
-    if not names:
-        raise BadOption(f'{work.name}: `blocks` "{blocks}" matches no block: `taglio inspect` lists them')
+    names = candidates if blocks == "all" else match(work.graph, blocks.split(","), form.misfit, form.name)
     doubts: tuple[str, ...] = ()
-    schemes: list[Scheme] = []
     measured: onnx.ModelProto | None = None
     if method == "float16":
         converted = most_in_float16(work.model, work.graph, names, work.ranges().low_high)
@@ -66,32 +59,19 @@ def quantize(
         measured = float16(work.model, work.graph, names, rounded=True)
         doubts = ("the error is that of true float16: every float16 tensor is rounded to it", *converted.left)
     elif method == "static":
-        assignment = _assignment(work, names, static, also)
-        schemes = [*dict.fromkeys(precision.scheme for precision in assignment.values() if precision.scheme)]
-        names = tuple(assignment)
-        proto = QdqBuilder(work.model, work.graph, work.ranges()).build(assignment)
-        doubts = tuple(note.text for scheme in schemes if (note := saturating_sums(scheme, saturates)))
+        proto = QdqBuilder(work.model, work.graph, work.ranges()).build(dict.fromkeys(names, int8))
+        saturation = saturating_sums(static, saturates)
+        doubts = (saturation.text,) if saturation is not None else ()
     else:
         proto = QdqBuilder(work.model, work.graph).build(dict.fromkeys(names, form))
     result = replace(_judged(work, method, names, proto, measured or proto), candidates=len(candidates))
-    return proto, replace(result, schemes=tuple(map(str, schemes)), notes=(*result.notes, *doubts))
+    used = str(static) if method == "static" else ""
+    return proto, replace(result, scheme=used, notes=(*result.notes, *doubts))
 
 
 def default_scheme(saturates: bool) -> Scheme:
     """The scheme of static int8 if none is given: weights of 7 bits where sums of u8×s8 products saturate."""
     return DEFAULT_SCHEME.narrow if saturates else DEFAULT_SCHEME
-
-
-def _assignment(work: Work, names: Sequence[str], form: Scheme, also: Sequence[str]) -> dict[str, Precision]:
-    """The blocks `names` in int8 under `form`, and those of `also` under their own schemes."""
-    assignment = {name: Precision("int8", form, "whole") for name in names}
-    for text in also:
-        other, _, pattern = text.partition("=")
-        if not pattern:
-            raise BadOption(f'`also` "{text}": write SCHEME=PATTERN, such as qdq-s8s8-sym-pc=*head*')
-        for name in match(work.graph, [pattern]):
-            assignment[name] = Precision("int8", parse_scheme(other), "whole")
-    return assignment
 
 
 def _judged(

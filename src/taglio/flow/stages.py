@@ -33,7 +33,6 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport
 from taglio.runtimes.onnxruntime import NAME
-from taglio.search.by_hand import place_by_hand
 from taglio.search.decide import decide
 from taglio.search.limits import Bounds, limits_for, refuse_no_limit, user_limits
 from taglio.transaction import changing, drop, held
@@ -96,9 +95,6 @@ def plan(
     max_drop: Bounds | None = None,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
-    pins: Sequence[str] = (),
-    cuts: Sequence[str] = (),
-    devices: Sequence[str] = (),
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
@@ -108,8 +104,8 @@ def plan(
         work, measured = workspace.reopen_profiled(draft)
         model = error_of_workspace(draft, work, measured)
         limits = limits_for(work, wanted, keep_float, force_int8)
-        by_place, devices_of = {measured.conditions.runtime: measured}, place_by_hand(work.graph, pins, cuts, devices)
-        decision = decide(work.telling(progress).at(effort), by_place, model, limits, devices=devices_of)
+        by_place = {measured.conditions.runtime: measured}
+        decision = decide(work.telling(progress).at(effort), by_place, model, limits)
         artifact.save(draft / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
         workspace.keep_plan(draft, decision.plan)
     return decision.plan
@@ -173,7 +169,6 @@ def quantize(
     method: str = "static",
     scheme: str = "",
     blocks: str = "all",
-    also: Sequence[str] = (),
     progress: Progress | None = None,
     **given: Any,
 ) -> Quantized:
@@ -184,6 +179,6 @@ def quantize(
         if path is not None and out.resolve() == Path(path).resolve():
             raise BadOption(f"`out` {out} is the {name} itself: write to another file")
     work = Model(model, data, threads=1, **given)
-    proto, result = quantize_model(work, method, scheme=scheme, blocks=blocks, also=also, progress=progress)
+    proto, result = quantize_model(work, method, scheme=scheme, blocks=blocks, progress=progress)
     artifact.write_model(out, proto)
     return replace(result, path=str(out))

@@ -175,8 +175,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
 def assemble(work: Work, plan: Plan) -> Built:
     """Build the components of `plan`, without the proof."""
     model = quantized(work, plan)
-    wires = Wires(plan.start, plan.copies()) if plan.crossings else None
-    parts = cut(work.model, work.graph, model, plan.devices(), wires, plan.levels())
+    parts = cut(work.model, work.graph, model, plan.devices(), Wires(plan.start, plan.copies()), plan.levels())
     for number, part in enumerate(parts):
         if plan.runtime_on(part.device) != NAME:
             parts[number] = replace(part, proto=deepcopy(part.proto))

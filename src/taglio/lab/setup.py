@@ -8,7 +8,7 @@ from taglio.profile.machine import MOST_THREADS
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import BEFORE, RUNTIMES, WHOLE
+from taglio.runtimes.session import RUNTIMES, WHOLE
 from taglio.runtimes.way import Way
 
 # What a limit bounds.
@@ -62,8 +62,7 @@ class Setup:
         on = " or ".join(LIMIT_ON)
         require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
         known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
-        more = BEFORE.get(self.runtime, "")
-        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}{more}")
+        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}")
         require(
             self.runtime not in WHOLE,
             f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",

@@ -3,7 +3,8 @@
 x86 processors before VNNI add u8×s8 products in pairs of 16 bits, which hold two products only while weights stay
 within ±64; u8×u8 products are widened first. So s8 weights beyond that become u8 ones, 128 larger, and so do their zero
 points: the same products, summed exactly. ONNX Runtime does this in memory under `session.x64quantprecision`, where it
-optimises the graph; a rewritten file needs neither. Products of s8 activations do not saturate there.
+optimises the graph; a rewritten file needs neither. Products of s8 activations do not saturate there,
+and weights that are computed while the model runs are left.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from taglio import weights
 from taglio.model.captures import graphs, writers
@@ -97,14 +98,14 @@ class _Scope:
         for node in self._graph.node:
             for place in _PRODUCTS.get(node.op_type, ()):
                 signed = place.activation_zero is not None and self._signed(node, 0, place.activation_zero)
-                if not signed and self._wide(node.input[place.values]):
+                if not signed and self._wide(node, place):
                     yield node, place, node
             if fused and node.op_type in _FUSED:
                 activation, weight = (producer.get(name) for name in node.input[:2])
                 if activation is None or weight is None or weight.op_type != "DequantizeLinear":
                     continue
                 unsigned = activation.op_type == "DequantizeLinear" and not self._signed(activation, 0, 2)
-                if unsigned and self._wide(weight.input[0]):
+                if unsigned and self._wide(weight, _DEQUANTIZED):
                     yield weight, _DEQUANTIZED, node
 
     def _signed(self, node: onnx.NodeProto, values: int, zero: int) -> bool:
@@ -116,12 +117,12 @@ class _Scope:
     def _type(self, name: str) -> int:
         return self.constants[name].data_type if name in self.constants else self._types.get(name, 0)
 
-    def _wide(self, name: str) -> bool:
-        """Whether a tensor is s8, and may be beyond ±64."""
-        if self._type(name) != TensorProto.INT8:
+    def _wide(self, node: onnx.NodeProto, place: _Weights) -> bool:
+        """Whether an operator reads constant s8 weights beyond ±64 there."""
+        tensor, zero = self.constants.get(node.input[place.values]), (*node.input[place.zero :], "")[0]
+        if tensor is None or tensor.data_type != TensorProto.INT8 or (zero and zero not in self.constants):
             return False
-        tensor = self.constants.get(name)
-        return tensor is None or bool(np.abs(_as_int16(tensor)).max(initial=0) > _LARGEST)
+        return bool(np.abs(_as_int16(tensor)).max(initial=0) > _LARGEST)
 
 
 def _as_int16(tensor: TensorProto) -> np.ndarray:
@@ -132,22 +133,12 @@ def _rewrite(graph: onnx.GraphProto, scope: _Scope, fused: bool) -> None:
     """Make the weights of `graph` that may saturate u8, in place."""
     readers = {(id(node), place.values): (node, place) for node, place, _ in scope.saturating(fused=fused)}
     shifted_name: dict[str, str] = {}
-    computed: dict[str, list[onnx.NodeProto]] = {}
 
     def shifted(name: str) -> str:
-        if name in shifted_name:
-            return shifted_name[name]
-        shifted_name[name] = f"{name}:u8"
-        if name in scope.constants:
+        if name not in shifted_name:
+            shifted_name[name] = f"{name}:u8"
             values = (_as_int16(scope.constants[name]) + _SHIFT).astype(np.uint8)
             graph.initializer.append(numpy_helper.from_array(values, shifted_name[name]))
-        else:
-            graph.initializer.append(numpy_helper.from_array(np.array(_SHIFT, np.int32), f"{name}:u8:shift"))
-            computed[name] = [
-                helper.make_node("Cast", [name], [f"{name}:u8:from"], to=TensorProto.INT32),
-                helper.make_node("Add", [f"{name}:u8:from", f"{name}:u8:shift"], [f"{name}:u8:sum"]),
-                helper.make_node("Cast", [f"{name}:u8:sum"], [shifted_name[name]], to=TensorProto.UINT8),
-            ]
         return shifted_name[name]
 
     for node, place in readers.values():
@@ -160,16 +151,3 @@ def _rewrite(graph: onnx.GraphProto, scope: _Scope, fused: bool) -> None:
             node.input[place.zero] = f"{node.output[0]}:u8:{place.zero}"
             graph.initializer.append(numpy_helper.from_array(middle, node.input[place.zero]))
         node.input[place.values] = shifted(node.input[place.values])
-    _insert(graph, computed)
-
-
-def _insert(graph: onnx.GraphProto, computed: dict[str, list[onnx.NodeProto]]) -> None:
-    """Put the nodes that compute from a tensor right behind its producer, in place."""
-    if not computed:
-        return
-    written = {name for node in graph.node for name in node.output}
-    nodes = [node for name, added in computed.items() if name not in written for node in added]
-    for node in graph.node:
-        nodes += [node, *(added for name in node.output for added in computed.get(name, ()))]
-    del graph.node[:]
-    graph.node.extend(nodes)

@@ -67,9 +67,9 @@ def load(
     `samples` gives feeds that fit the inputs; the simplified model must answer them as the original does. None uses
     random feeds, if the model runs on them within seconds. A named dimension to which a feed gives several sizes loses
     its name: ONNX Runtime would reuse memory as if they were equal. A model that ONNX Runtime runs is accepted: if
-    simplifying it fails or changes its answers, it stays as it is. Operators that are already quantised stay so, or are
-    folded to float first with `requantize`; with `exact_sums` they get weights whose products do not saturate on any
-    processor.
+    simplifying it fails or changes its answers, it stays as it is. Operators that are already quantised stay so; with
+    `requantize` their quantise/dequantise pairs are folded to float first, with `exact_sums` they get weights whose
+    products do not saturate on any processor.
 
     Raises BadModel, in one line, for: a missing, truncated or non-ONNX file; operators that ONNX Runtime does not
     know; NaN or Inf among the weights of a convolution or matrix product; an input that is not a tensor.

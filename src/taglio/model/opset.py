@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from copy import deepcopy
 from functools import cache
 
 import onnx
@@ -34,23 +33,13 @@ def declared_opset(proto: onnx.ModelProto) -> int:
 def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` at an opset with int8 forms, or unchanged if it cannot be converted.
 
-    1. Older than 13: converted by onnx, in a separate process; not if only operators of other domains compute, such as
-       trees: they have no int8 form, and may be large.
-    2. Newer than ONNX Runtime's QuantizeLinear: declared as the newest opset that has it, if no operator that the
-       model uses has changed since then.
+    One that is older than 13, or newer than ONNX Runtime's QuantizeLinear, is converted by onnx, in a separate process;
+    not if only operators of other domains compute, such as trees: they have no int8 form, and may be large.
     """
     opset = declared_opset(proto)
-    if not opset:
+    if not opset or MINIMUM_OPSET <= opset <= newest_quantizable(opset) or not _computes(proto):
         return proto
-    if opset < MINIMUM_OPSET:
-        return (_raised(proto) or proto) if _computes(proto) else proto
-    if opset > newest_quantizable(opset) and _unchanged_since(proto, newest_quantizable(opset), opset):
-        lowered = deepcopy(proto)
-        for imported in lowered.opset_import:
-            if imported.domain in STANDARD:
-                imported.version = newest_quantizable(opset)
-        return lowered
-    return proto
+    return _converted(proto, TARGET_OPSET if opset < MINIMUM_OPSET else newest_quantizable(opset)) or proto
 
 
 def no_int8(proto: onnx.ModelProto) -> str:
@@ -96,47 +85,34 @@ def _pair(opset: int) -> onnx.ModelProto:
     )
 
 
-def _unchanged_since(proto: onnx.ModelProto, older: int, newer: int) -> bool:
-    """Whether every standard operator that `proto` uses is the same at both opsets."""
-    if proto.functions:
-        return False
-    try:
-        return all(
-            onnx.defs.get_schema(kind, newer, "").since_version == onnx.defs.get_schema(kind, older, "").since_version
-            for kind in {node.op_type for graph in graphs(proto.graph) for node in graph.node if standard(node)}
-        )
-    except onnx.defs.SchemaError:
-        return False
-
-
-def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
-    """`proto` at opset 17, or None if onnx's converter fails, crashes or times out."""
+def _converted(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto | None:
+    """`proto` at `opset`, or None if onnx's converter fails, crashes or times out."""
     with scratch() as folder:
         source, target = folder / "old.onnx", folder / "new.onnx"
         try:
             onnx.save(proto, source)
             subprocess.run(
-                [sys.executable, "-c", _CONVERT, str(source), str(target), str(TARGET_OPSET)],
+                [sys.executable, "-c", _CONVERT, str(source), str(target), str(opset)],
                 capture_output=True,
                 timeout=40.0,  # it takes under 2 s for 1,000 operators; on damaged files it can loop or crash
                 check=True,
             )
-            raised = onnx.load(target, load_external_data=False)
+            converted = onnx.load(target, load_external_data=False)
         except (subprocess.SubprocessError, ValueError, OSError):
             return None
     # Before opset 11, Resize and Upsample map pixels without a half-pixel shift; since then Resize has one by default.
     if declared_opset(proto) < 11:
-        _keep_corners(raised)
+        _keep_corners(converted)
     in_files = {stored.name: stored for stored in proto.graph.initializer if weights.in_file(stored)}
-    for tensor in raised.graph.initializer:  # onnx's converter loses references to files
+    for tensor in converted.graph.initializer:  # onnx's converter loses references to files
         if tensor.name in in_files:
             tensor.CopyFrom(in_files[tensor.name])
-    return raised
+    return converted
 
 
-def _keep_corners(raised: onnx.ModelProto) -> None:
+def _keep_corners(converted: onnx.ModelProto) -> None:
     """Make each Resize take pixels as it did before opset 11, in place: onnx's converter does not say how."""
     old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    for node in (node for graph in graphs(raised.graph) for node in graph.node if node.op_type == "Resize"):
+    for node in (node for graph in graphs(converted.graph) for node in graph.node if node.op_type == "Resize"):
         set_names = {attribute.name for attribute in node.attribute}
         node.attribute.extend(helper.make_attribute(name, mode) for name, mode in old.items() if name not in set_names)

@@ -1,9 +1,8 @@
 """Operators that are quantised in the source model: find them, keep them, or fold them to float. Calibrates nothing."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from copy import deepcopy
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,12 +27,6 @@ _OTHERS = frozenset(
 )  # fmt: skip
 # Operators that move quantised values without changing them.
 _CARRIERS = MOVEMENT - {"Resize"}
-# Integer operators with a standard float equivalent -> how many tensors they read, each with scale and zero point.
-_TWINS = {
-    "QLinearConv": 2, "QLinearMatMul": 2, "QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1,
-    "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1, "QGemm": 2,
-    "QLinearSoftmax": 1,
-}  # fmt: skip
 _WIDE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
 
 
@@ -53,10 +46,10 @@ def already_quantized(proto: onnx.ModelProto, requantized: bool = False) -> tupl
     if not (counts := quantized_operators(proto)):
         return ()
     if requantized:
-        return (Note(Kind.FACT, f"quantised operators without a known float form stay: {listed(counts)}"),)
+        return (Note(Kind.FACT, f"quantised operators that were not folded to float stay: {listed(counts)}"),)
     what = "the model is quantised already: float32 means the model as given, and other runtimes round it differently"
-    advice = "to plan from float instead: --requantize (in Python: requantize=True)"
-    return (Note(Kind.QUANTIZED_SOURCE, f"{what}; {advice}"),)
+    advice = "; to plan from float instead: --requantize (in Python: requantize=True)" if _PAIR[1] in counts else ""
+    return (Note(Kind.QUANTIZED_SOURCE, what + advice),)
 
 
 def listed(counts: Mapping[str, int]) -> str:
@@ -175,20 +168,14 @@ def _computed(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], names: list[s
 def to_float(proto: onnx.ModelProto, store: weights.WeightFiles | None = None) -> onnx.ModelProto:
     """A copy of `proto` in float: weights are dequantised, and Q/DQ pairs on activations are removed.
 
-    1. An integer operator becomes its float operator, between DequantizeLinear and QuantizeLinear.
-    2. DequantizeLinear of a constant, also of one that was moved first, as rows of an embedding are, becomes a float
-       constant.
-    3. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
+    1. DequantizeLinear of a constant becomes a float constant.
+    2. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
        quantisers fold away a Relu or Clip before the pair.
 
-    Operators without a known float equivalent stay, so do weights in blocks and what is in subgraphs.
+    Integer operators, dynamic quantisation and weights in blocks stay, and so does what is in subgraphs.
     """
     float_proto = deepcopy(proto)
     del float_proto.graph.value_info[:]
-    nodes = [float_node for node in float_proto.graph.node for float_node in _float_twin(node, float_proto)]
-    nodes = _dequantized_first(_dynamic_to_float(nodes, float_proto, store), float_proto.graph.initializer)
-    del float_proto.graph.node[:]
-    float_proto.graph.node.extend(nodes)
     _name(float_proto.graph.node)
     constants = {tensor.name for tensor in float_proto.graph.initializer}
     dequantize = [node for node in float_proto.graph.node if node.op_type == "DequantizeLinear"]
@@ -203,106 +190,6 @@ def _name(nodes: Collection[onnx.NodeProto]) -> None:
         if not node.name or node.name in used_names:
             node.name = f"{node.op_type}:{node.output[0]}:{index}"
         used_names.add(node.name)
-
-
-def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """`node` itself, or DequantizeLinear, the float operator and QuantizeLinear for a QLinear operator."""
-    kind, out, inputs = node.op_type, node.output[0], list(node.input)
-    if kind == "QLinearConcat":
-        reads, (scale, zero), inputs = (len(inputs) - 2) // 3, inputs[:2], inputs[2:]
-    elif kind in _TWINS and not integer(node, "channels_last"):
-        reads = _TWINS[kind]
-        if kind == "QGemm":  # its bias comes before the output's scale, which it may lack: then it writes float
-            bias, *ends = (*inputs[6:], "", "", "")[:3]
-            inputs = [*inputs[:6], *ends, bias]
-        scale, zero = (*inputs[3 * reads : 3 * reads + 2], "")[:2]
-    else:
-        yield node
-        return
-    dims = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
-    floats = []
-    for index in range(reads):
-        stored, *parameters = inputs[3 * index : 3 * index + 3]
-        pair = helper.make_node(
-            "DequantizeLinear", [stored, *(name for name in parameters if name)], [f"{out}:float:{index}"]
-        )
-        if index == 1 and dims.get(parameters[0], 0):  # a scale per channel of the weights
-            first = kind == "QLinearConv" or (kind == "QGemm" and integer(node, "transB"))
-            pair.attribute.append(helper.make_attribute("axis", 0 if first else dims[stored] - 1))
-        floats.append(pair.output[0])
-        yield pair
-    if kind in ("QLinearConv", "QGemm") and len(inputs) > 8 and inputs[8]:
-        # A bias is int32, with scale = input scale × weight scale.
-        yield helper.make_node("Mul", [inputs[1], inputs[4]], [f"{out}:bias:scale"])
-        yield helper.make_node("Cast", [inputs[8]], [f"{out}:bias:cast"], to=TensorProto.FLOAT)
-        yield helper.make_node("Mul", [f"{out}:bias:cast", f"{out}:bias:scale"], [f"{out}:bias"])
-        floats.append(f"{out}:bias")
-    kind = "Gemm" if kind == "QGemm" else kind.removeprefix("QLinear")
-    twin = helper.make_node(kind, floats, [f"{out}:float" if scale else out], name=node.name)
-    twin.attribute.extend(attribute for attribute in node.attribute if attribute.name not in ("channels_last", "opset"))
-    yield twin
-    if scale:
-        yield helper.make_node("QuantizeLinear", [f"{out}:float", scale, *([zero] if zero else [])], [out])
-
-
-def _dynamic_to_float(
-    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.WeightFiles | None
-) -> list[onnx.NodeProto]:
-    """`nodes` with dynamic quantisation and the integer products behind it as float products, with a scale of 1."""
-    arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
-    produced = writers(nodes)
-    dynamic = {
-        node.output[0]: node
-        for node in nodes
-        # Before opset 11 the scale is computed by other operators.
-        if node.op_type == "DynamicQuantizeLinear" or (node.op_type == "QuantizeLinear" and node.input[1] in produced)
-    }
-    products = [node for node in nodes if node.op_type in _INTEGER]
-    if not products or any(node.input[0] not in dynamic or node.input[1] not in arrays for node in products):
-        return nodes
-    quantizers = [dynamic[node.input[0]] for node in products]
-    scales = {(*quantizer.output[1:], *quantizer.input[1:])[0] for quantizer in quantizers}
-    one = numpy_helper.from_array(np.array(1, np.float32), f"{products[0].output[0]}:one")
-    proto.graph.initializer.append(one)
-    float_nodes = []
-    for node in nodes:
-        if scale := next((name for name in node.output if name in scales), ""):
-            float_nodes.append(helper.make_node("Identity", [one.name], [scale], name=node.name))
-        elif node.op_type in _INTEGER:
-            values = weights.values(arrays[node.input[1]]).astype(np.float32)
-            if len(node.input) > 3 and node.input[3]:
-                zero = weights.values(arrays[node.input[3]]).astype(np.float32)
-                values = values - (zero.reshape(-1, *[1] * (values.ndim - 1)) if node.op_type[0] == "C" else zero)
-            name = f"{node.output[0]}:weight"
-            proto.graph.initializer.append(weights.constant(values, name, store))
-            kind = node.op_type.removesuffix("Integer")
-            twin = helper.make_node(kind, [dynamic[node.input[0]].input[0], name], node.output, name=node.name)
-            twin.attribute.extend(node.attribute)
-            float_nodes.append(twin)
-        else:
-            float_nodes.append(node)
-    return float_nodes
-
-
-def _dequantized_first(nodes: list[onnx.NodeProto], constants: Sequence[TensorProto]) -> list[onnx.NodeProto]:
-    """`nodes` where a constant that is moved and then dequantised, with one scale, is dequantised first."""
-    dims, producer = {tensor.name: tensor.dims for tensor in constants}, writers(nodes)
-    constant_of: dict[tuple[str, ...], str] = {}
-    reordered = []
-    for node in nodes:
-        mover = producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        moves = mover is not None and mover.op_type in _CARRIERS and mover.input[0] in dims
-        if mover is None or not moves or prod(dims.get(node.input[1], [0])) != 1:
-            reordered.append(node)
-            continue
-        key = (mover.input[0], *node.input[1:])
-        if key not in constant_of:
-            constant_of[key] = f"{node.output[0]}:constant"
-            reordered.append(helper.make_node("DequantizeLinear", key, [constant_of[key]]))
-        twin = deepcopy(mover)
-        twin.name, twin.input[0], twin.output[:] = node.name, constant_of[key], [node.output[0]]
-        reordered.append(twin)
-    return reordered
 
 
 def _drop_pairs(proto: onnx.ModelProto) -> None:
@@ -339,10 +226,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
 
 
 def _clip(proto: onnx.ModelProto, source: str, out: str, limits: tuple[float, float]) -> onnx.NodeProto:
-    """A Clip of `source`; its limits become weights of `proto`, or attributes before opset 11."""
-    low, high = limits
-    if any(opset.domain in ("", "ai.onnx") and opset.version < 11 for opset in proto.opset_import):
-        return helper.make_node("Clip", [source], [out], name=out, min=low, max=high)
+    """A Clip of `source`; its limits become weights of `proto`."""
     bounds = [numpy_helper.from_array(np.array(limit, np.float32), f"{out}:{limit}") for limit in limits]
     proto.graph.initializer.extend(bounds)
     return helper.make_node("Clip", [source, *(bound.name for bound in bounds)], [out], name=out)

@@ -1,4 +1,4 @@
-"""Read a file in ONNX or ONNX Runtime's format, and its external weights. Does not judge what the graph computes."""
+"""Read an ONNX file and its external weights. Does not judge what the graph computes."""
 
 import hashlib
 from pathlib import Path
@@ -9,12 +9,7 @@ from onnx import TensorProto
 
 from taglio import artifact, weights
 from taglio.errors import BadModel, one_line
-from taglio.model.captures import graphs
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from taglio.scratch import scratch
 
-# What ONNX Runtime's own format (.ort, a flatbuffer) has from its fifth byte on.
-_ORT_FORMAT = b"ORTM"
 _PICKLED = (".pt", ".pth", ".bin")
 # What a clone without Git LFS has in the place of a large file.
 _GIT_LFS = b"version https://git-lfs"
@@ -81,9 +76,7 @@ def _find(path: Path, tensor: TensorProto) -> None:
 
 
 def parsed(path: Path, data: bytes) -> onnx.ModelProto:
-    """The model in `data`, an ONNX message or a model in ONNX Runtime's format. Raises BadModel if it is neither."""
-    if data[4:8] == _ORT_FORMAT:
-        return _from_ort_format(path, data)
+    """The model in `data`, an ONNX message. Raises BadModel if it is none."""
     try:
         return onnx.load_model_from_string(data)
     except DecodeError:
@@ -95,18 +88,6 @@ def parsed(path: Path, data: bytes) -> onnx.ModelProto:
         if data.startswith(_GIT_LFS):
             raise BadModel(f"{path}: a pointer of Git LFS, not the model: run git lfs pull") from None
         raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
-
-
-def _from_ort_format(path: Path, data: bytes) -> onnx.ModelProto:
-    """What ONNX Runtime saves as ONNX of a model in its own format: the same operators, fused ones included."""
-    with scratch() as folder:
-        source, target = folder / "model.ort", folder / "model.onnx"
-        source.write_bytes(data)
-        open_session(source, SessionOptions(1, Optimization.NONE), save_optimized=target, label=str(path))
-        proto = onnx.load(target)
-    for graph in graphs(proto.graph):  # bodies have lost their names, without which ONNX Runtime refuses them
-        graph.name = graph.name or "body"
-    return proto
 
 
 def _passes_on(graph: onnx.GraphProto) -> bool:

@@ -1,33 +1,10 @@
-"""Select blocks of a graph by a rule or by name patterns. Knows no costs."""
+"""Select blocks of a graph by name patterns. Knows no costs."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from taglio.errors import BadOption, plural
-from taglio.model.graph import NO_INT8, Block, Graph, WhyNot
-
-
-def select(graph: Graph, text: str, why_not: WhyNot = NO_INT8, form: str = "int8") -> tuple[str, ...]:
-    """Blocks that have a `form` by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name
-    patterns (shell style, comma separated). `why_not` says why a block lacks the form. Raises BadOption for a pattern
-    that matches nothing.
-    """
-    candidates = [block for block in graph.blocks if not why_not(block)]
-    tensors = graph.tensor_map()
-    rule, _, count = text.partition(":")
-    if text == "all":
-        return tuple(block.name for block in candidates)
-    if text == "none":
-        return ()
-    if rule in ("top-flops", "top-bytes"):
-        if not count.isdigit() or int(count) < 1:
-            raise BadOption(f'"{text}": give a count of at least 1, as in {rule}:10')
-
-        def size(block: Block) -> int:
-            return block.flops if rule == "top-flops" else sum(tensors[name].float_bytes for name in block.outputs)
-
-        return tuple(block.name for block in sorted(candidates, key=size, reverse=True)[: int(count)])
-    return match(graph, text.split(","), why_not, form)
+from taglio.model.graph import NO_INT8, Graph, WhyNot
 
 
 def match(graph: Graph, patterns: Iterable[str], why_not: WhyNot = NO_INT8, form: str = "int8") -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from onnxruntime import InferenceSession
 
 from taglio import weights
 from taglio.cores import available_cores
-from taglio.model.captures import bodies, graphs, node_inputs, read_from_outside
+from taglio.model.captures import bodies, graphs, read_from_outside
 from taglio.model.fold import fold
 from taglio.model.operators import standard
 from taglio.model.opset import STANDARD, declared_opset
@@ -90,7 +90,7 @@ def _prepared(proto: onnx.ModelProto, source: onnx.GraphProto) -> onnx.ModelProt
         proto = shape_inference.infer_shapes(proto, data_prop=True)
     drop_unused_initializers(proto.graph)
     _move_into_bodies(proto.graph)
-    _name_nodes(proto.graph, {node.name for node in source.node}, source_tensors)
+    _name_nodes(proto.graph, {node.name for node in source.node})
     _rename_tensors(proto.graph, source_tensors)
     return proto
 
@@ -139,32 +139,17 @@ def _move_into_bodies(graph: onnx.GraphProto) -> None:
         _move_into_bodies(body)
 
 
-def _name_nodes(graph: onnx.GraphProto, source_nodes: set[str], source_tensors: set[str]) -> None:
-    """Name every node. Nodes of the source (`source_nodes`) keep their names. Another is named after its operator and a
-    tensor of the source (`source_tensors`): the one that it writes, or else the one of the node that reads it."""
-    origins: dict[str, str] = {}  # tensor -> the source's tensor that it leads to; readers come after writers
+def _name_nodes(graph: onnx.GraphProto, source_nodes: set[str]) -> None:
+    """Name every node. Nodes of the source (`source_nodes`) keep their names, which ONNX Runtime may have extended;
+    others are named after their operator and what they write."""
     names = []
-    for node in reversed(graph.node):
-        outputs = [name for name in node.output if name]
-        tensor = next(
-            (origin for name in outputs if (origin := _within(name, source_tensors) or origins.get(name))), ""
-        )
-        new_name = f"{node.op_type}:{tensor or next(iter(outputs), node.name)}"
-        names.append(node.name if _prefix(node.name, source_nodes) else new_name)
-        for name in node_inputs(node):
-            origins.setdefault(name, tensor)
-    names.reverse()
+    for node in graph.node:
+        written = next((name for name in node.output if name), node.name)
+        names.append(node.name if _prefix(node.name, source_nodes) else f"{node.op_type}:{written}")
     used, repeated = set(names), Counter[str]()
     for node, name in zip(graph.node, names, strict=True):
         repeated[name] += 1
         node.name = name if repeated[name] == 1 else _free(f"{name}'", used)
-
-
-def _within(name: str, source_tensors: set[str]) -> str:
-    """The tensor of the source after which ONNX Runtime named another, as in t_pre_q or InsertedPrecisionFreeCast_t; ""
-    if there is none."""
-    ends = (name[at + 1 :] for at in range(len(name) - 1) if name[at] == "_")
-    return _prefix(name, source_tensors) or next((end for end in ends if end in source_tensors), "")
 
 
 def _prefix(name: str, names: set[str]) -> str:

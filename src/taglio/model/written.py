@@ -38,7 +38,7 @@ def as_written(
     source: Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None, *, requantize: bool = False
 ) -> SourceModel:
     """`source` with its operators in topological order, its input `shapes` fixed and no initialiser among its inputs;
-    with `requantize` its quantised operators are folded to float. Raises BadModel for a file that is no usable
+    with `requantize` its quantise/dequantise pairs are folded to float. Raises BadModel for a file that is no usable
     model."""
     proto, digest = read(source)
     path = source if isinstance(source, Path) else IN_MEMORY

@@ -88,9 +88,7 @@ class FittingSessions:
             created = {name: cores.submit(create, name) for name in self._small(names)}
             for name in names:
                 if name not in created and sessions and self._short_bytes(name, beyond_bytes) > 0.0:
-                    make_room(self._limit_bytes)  # of files that a session has mapped
-                    if self._short_bytes(name, beyond_bytes) > 0.0:
-                        continue
+                    continue
                 before_bytes = used_bytes()
                 try:
                     self._require_room(name)

@@ -15,17 +15,17 @@ from taglio.quantize.scheme import Scheme
 class Emitter:
     """The contents of one graph or subgraph.
 
-    `pairs` maps (tensor, activation key) to the name of the tensor dequantised by that pair, and (tensor, "cast") to a
-    tensor that a cast writes. `written` maps a tensor to the scheme in which its producer wrote it in int8, `named` to
-    the key of its first pair. `wire` maps (tensor, reading block) to the scheme in which a tensor travels to a float
-    block; the block is "" for the caller. `store` takes large constants.
+    `pairs` maps a tensor to the name of the tensor dequantised by its pair; `made` are further tensors that were added
+    once, by casts and from constants. `written` maps a tensor to the scheme in which its producer wrote it in int8.
+    `wire` maps (tensor, reading block) to the scheme in which a tensor travels to a float block; the block is "" for
+    the caller. `store` takes large constants.
     """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
-    pairs: dict[tuple[str, object], str] = field(default_factory=dict)
+    pairs: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
     written: dict[str, Scheme] = field(default_factory=dict)
-    named: dict[str, object] = field(default_factory=dict)
     wire: Mapping[tuple[str, str], Scheme] = field(default_factory=dict)
     store: weights.WeightFiles | None = None
 
@@ -37,8 +37,8 @@ class Emitter:
 
     def cast(self, source: str, name: str, kind: int) -> str:
         """Write `source` to `name` as values of an ONNX type, once."""
-        if (name, "cast") not in self.pairs:
-            self.pairs[name, "cast"] = name
+        if name not in self.made:
+            self.made.add(name)
             self.nodes.append(helper.make_node("Cast", [source], [name], name=f"{name}/cast", to=kind))
         return name
 

@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 
 from taglio import weights
-from taglio.quantize.scheme import ActivationType, Scheme
+from taglio.quantize.scheme import Scheme
 
+# Largest integer of symmetric s8 values, as in ONNX Runtime, and of weights in reduced range.
+_LARGEST, _LARGEST_REDUCED = 127, 64
 # Smallest scale that still multiplies and divides safely in float32.
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -40,18 +42,12 @@ class QuantizedWeight:
 def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorParameters:
     """Scale and zero point of an activation whose values lie in [low, high], as ONNX Runtime's `compute_scale_zp` gives
     them. That is not called: in versions 1.25 and 1.26 its package needs sympy, which does not come with it."""
-    info = np.iinfo(_dtype(scheme.activation))
-    is_symmetric = scheme.activation_symmetry == "symmetric"
-    least, most = (-127 if is_symmetric and scheme.activation == "s8" else info.min), info.max
     low, high = min(0.0, float(np.float32(low))), max(0.0, float(np.float32(high)))
-    if is_symmetric:
-        high = max(-low, high)
-        low = -high
-    scale = (high - low) / (most - least)
+    scale = max(-low, high) / _LARGEST if scheme.signed else (high - low) / 255
+    zero = np.int8(0) if scheme.signed else np.uint8(0)
     if scale < _TINY:
-        return TensorParameters(np.float32(1.0), info.dtype.type(0))
-    zero_point = np.round((least + most) / 2.0 if is_symmetric else least - low / scale)
-    return TensorParameters(np.float32(scale), info.dtype.type(int(zero_point)))
+        return TensorParameters(np.float32(1.0), zero)
+    return TensorParameters(np.float32(scale), zero if scheme.signed else np.uint8(np.round(-low / scale)))
 
 
 def quantize_weight(
@@ -61,19 +57,11 @@ def quantize_weight(
 
     `minimum_scale` (scalar or one per entry) widens scales that would overflow an int32 bias.
     """
-    low_q, high_q = weight_limits(scheme)
-    dtype = _dtype(scheme.weight)
+    largest = _LARGEST_REDUCED if scheme.reduced_range else _LARGEST
     over = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
-    low = np.minimum(values.min(axis=over), 0.0).astype(np.float64)
-    high = np.maximum(values.max(axis=over), 0.0).astype(np.float64)
-    if scheme.weight_symmetric:
-        high = np.maximum(-low, high)
-        low = -high
-    scale = np.maximum((high - low) / (high_q - low_q), minimum_scale)
-    flat = scale < _TINY
-    scale = np.where(flat, 1.0, scale)
-    middle = np.round((low_q + high_q) / 2.0) if scheme.weight_symmetric else np.round(low_q - low / scale)
-    zero_point = np.where(flat, 0.0, middle)
+    extent = np.maximum(-values.min(axis=over), values.max(axis=over)).astype(np.float64)
+    scale = np.maximum(extent / largest, minimum_scale)
+    scale = np.where(scale < _TINY, 1.0, scale)
     shape = [1] * values.ndim
     if axis is not None:
         shape[axis] = -1
@@ -81,9 +69,8 @@ def quantize_weight(
     # In place and in float32: weights can be hundreds of megabytes.
     stored = values / scale32.reshape(shape)
     np.rint(stored, out=stored)
-    stored += zero_point.astype(np.float32).reshape(shape)
-    np.clip(stored, low_q, high_q, out=stored)
-    return QuantizedWeight(stored.astype(dtype), scale32, zero_point.astype(dtype), axis)
+    np.clip(stored, -largest, largest, out=stored)
+    return QuantizedWeight(stored.astype(np.int8), scale32, np.zeros(scale32.shape, np.int8), axis)
 
 
 def quantize_values(values: np.ndarray, parameters: TensorParameters) -> np.ndarray:
@@ -92,19 +79,6 @@ def quantize_values(values: np.ndarray, parameters: TensorParameters) -> np.ndar
     with np.errstate(over="ignore"):  # overflow is clipped, like every value beyond the range
         stored = np.rint(values / parameters.scale) + float(parameters.zero_point)
     return np.clip(stored, info.min, info.max).astype(info.dtype)
-
-
-def _dtype(kind: ActivationType) -> np.dtype[Any]:
-    return np.dtype(np.uint8 if kind == "u8" else np.int8)
-
-
-def weight_limits(scheme: Scheme) -> tuple[int, int]:
-    """Lowest and highest integer of weights, as in ONNX Runtime: symmetric s8 omits −128, reduced range halves it."""
-    if scheme.weight == "u8":
-        return (0, 127) if scheme.reduced_range else (0, 255)
-    if scheme.reduced_range:
-        return (-64, 64)
-    return (-127, 127) if scheme.weight_symmetric else (-128, 127)
 
 
 def own_parameters(proto: onnx.ModelProto, initializers: Mapping[str, onnx.TensorProto]) -> dict[str, TensorParameters]:

@@ -1,7 +1,7 @@
 """The forms that a block may have, and the assignment of one to each block. Builds no graph."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from taglio.model.graph import Block
@@ -51,7 +51,7 @@ class Precision:
         of int8-weights and int4-weights do not."""
         if self.form == "dynamic":
             return not self.reduced_range
-        return self.scheme is not None and replace(self.scheme, uncalibrated=()).may_saturate
+        return self.scheme is not None and not self.scheme.reduced_range
 
     def fits(self, block: Block) -> bool:
         """Whether `block` has this form."""

@@ -63,7 +63,7 @@ class QdqBuilder:
         self._arrays: dict[str, np.ndarray] = {}
         # Quantised weights of a model with weights in files are in files too, shared by all builders.
         self._weights: dict[object, QuantizedWeight] = {} if model.store is None else model.store.made
-        self._parameters: dict[tuple[str, object], TensorParameters] = {}
+        self._parameters: dict[tuple[str, Scheme], TensorParameters] = {}
         self._nodes = model.nodes()
         self._roots = range_roots(model.proto)
         self._low_high = {} if ranges is None else share_ranges(model.proto, ranges.low_high)
@@ -148,7 +148,7 @@ class QdqBuilder:
                 emitter.nodes.append(node)
                 continue
             if position == 0 or not (fused or self._free(block, position, scheme)):
-                self._read_int8_inputs(emitter, source, node, scheme, block.name)
+                self._read_int8_inputs(emitter, source, node, scheme)
             emitter.nodes.append(node)
             if position == last or not (fused or self._free(block, position + 1, scheme)):
                 emitter.written |= dict.fromkeys(filter(None, source.output), scheme)
@@ -203,7 +203,7 @@ class QdqBuilder:
     def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
         """Scale and zero point of an activation under `scheme`; the source model's if it already quantises the tensor.
         Raises CannotQuantize for a tensor without a range."""
-        key = (tensor, scheme.activation_key)
+        key = (tensor, scheme)
         if key not in self._parameters:
             root = self._roots.get(tensor, tensor)
             if root in self._own:
@@ -243,47 +243,31 @@ class QdqBuilder:
             emitter.nodes.append(helper.make_node("Max", [source], [name], name=name))
         return name
 
-    def _read_int8(self, emitter: Emitter, tensor: str, scheme: Scheme, reader: str) -> str:
-        written = emitter.written.get(tensor, emitter.wire.get((tensor, reader)))
-        if written is None or written.activation_key == scheme.activation_key:
-            return self._pair(emitter, tensor, scheme)
-        return self._pair(emitter, tensor, scheme, source=self._pair(emitter, tensor, written))
-
-    def _pair(self, emitter: Emitter, tensor: str, scheme: Scheme, source: str | None = None) -> str:
+    def _pair(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
         """The name of `tensor` dequantised after a quantise/dequantise pair, which is added if it is new."""
-        key = (tensor, scheme.activation_key)
-        if key in emitter.pairs:
-            return emitter.pairs[key]
+        if tensor in emitter.pairs:
+            return emitter.pairs[tensor]
         parameters = self.parameters(tensor, scheme)
-        # The first pair on a tensor has plain names; pairs of other schemes get their key as a suffix.
-        first = emitter.named.setdefault(tensor, scheme.activation_key)
-        suffix = "" if first == scheme.activation_key else "/" + "-".join(scheme.activation_key)
-        before = self._producers.get(tensor)
-        if source is not None or (before is not None and before.op_type == "DequantizeLinear"):
-            source = self._copy(emitter, source or tensor, f"{tensor}/kept{suffix}")
-        scale = emitter.constant(f"{tensor}/scale{suffix}", np.asarray(parameters.scale))
-        zero = emitter.constant(f"{tensor}/zero_point{suffix}", np.asarray(parameters.zero_point))
-        stored, name = f"{tensor}/int8{suffix}", f"{tensor}/dequantized{suffix}"
-        quantize = helper.make_node(
-            "QuantizeLinear", [source or tensor, scale, zero], [stored], name=f"{tensor}/quantize{suffix}"
-        )
-        dequantize = helper.make_node(
-            "DequantizeLinear", [stored, scale, zero], [name], name=f"{tensor}/dequantize{suffix}"
-        )
+        source, before = tensor, self._producers.get(tensor)
+        if before is not None and before.op_type == "DequantizeLinear":
+            source = self._copy(emitter, tensor, f"{tensor}/kept")
+        scale = emitter.constant(f"{tensor}/scale", np.asarray(parameters.scale))
+        zero = emitter.constant(f"{tensor}/zero_point", np.asarray(parameters.zero_point))
+        stored, name = f"{tensor}/int8", f"{tensor}/dequantized"
+        quantize = helper.make_node("QuantizeLinear", [source, scale, zero], [stored], name=f"{tensor}/quantize")
+        dequantize = helper.make_node("DequantizeLinear", [stored, scale, zero], [name], name=f"{tensor}/dequantize")
         emitter.nodes += [quantize, dequantize]
-        emitter.pairs[key] = name
+        emitter.pairs[tensor] = name
         return name
 
-    def _read_int8_inputs(
-        self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme, reader: str
-    ) -> None:
+    def _read_int8_inputs(self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme) -> None:
         first: str | None = None
         for index, tensor in enumerate(source.input):
             if not tensor or (index and moves(source)):
                 continue  # a shape or an index, constant or computed
             constant = self._initializers.get(tensor)
             if constant is None:
-                node.input[index] = self._read_int8(emitter, tensor, scheme, reader)
+                node.input[index] = self._pair(emitter, tensor, scheme)
                 first = first or tensor
             elif source.op_type in _WEIGHTED:
                 assert first is not None, "weights come after the activation"
@@ -297,7 +281,7 @@ class QdqBuilder:
         parameters = activation_parameters(float(values.min()), float(values.max()), scheme)
         scale, zero = np.asarray(parameters.scale), np.asarray(parameters.zero_point)
         stored = QuantizedWeight(quantize_values(values, parameters), scale, zero, None)
-        return self._dequantize(emitter, tensor, "-".join(scheme.activation_key), stored)
+        return self._dequantize(emitter, tensor, f"{scheme}-activation", stored)
 
     def _weight(self, emitter: Emitter, node: onnx.NodeProto, activation: str, scheme: Scheme) -> str:
         weight = self.quantized_weight(node, activation, scheme)
@@ -325,14 +309,14 @@ class QdqBuilder:
     def quantized_weight(self, node: onnx.NodeProto, activation: str, scheme: Scheme) -> QuantizedWeight:
         """The weight of a Conv, ConvTranspose, Gemm or MatMul that reads `activation`."""
         tensor = node.input[1]
-        axis = channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
+        axis = channel_axis(node, self._initializers[tensor])
         floor: np.ndarray | float = 0.0
         if node.op_type in ("Conv", "Gemm"):
             # An int32 bias has scale scale_in × scale_weight; if it would overflow, the weight scale is enlarged.
             scale_in = float(self.parameters(activation, scheme).scale)
             need = np.abs(self._bias_values(node)) / (scale_in * _INT32_BIAS_LIMIT)
             floor = need if axis is not None and need.ndim == 1 else float(need.max(initial=0.0))
-        key = (tensor, axis, scheme.weight, scheme.weight_symmetric, scheme.reduced_range)
+        key = (tensor, axis, scheme.reduced_range)
         weight = self._weights.get(key)
         if weight is None:
             weight = self._weights[key] = self._kept(quantize_weight(self._array(tensor), scheme, axis))
@@ -343,8 +327,7 @@ class QdqBuilder:
     def _dequantize(self, emitter: Emitter, tensor: str, suffix: str, stored: QuantizedWeight) -> str:
         """The name of the constant `tensor` dequantised from `stored`, which is added if it is new."""
         name = f"{tensor}/dequantized-{suffix}"
-        key = (name, "constant")
-        if key not in emitter.pairs:
+        if name not in emitter.made:
             kind = "int32" if stored.values.dtype == np.int32 else "int8"
             inputs = [
                 emitter.constant(f"{tensor}/{kind}-{suffix}", stored.values),
@@ -355,7 +338,7 @@ class QdqBuilder:
             if stored.axis is not None:
                 node.attribute.append(helper.make_attribute("axis", stored.axis))
             emitter.nodes.append(node)
-            emitter.pairs[key] = name
+            emitter.made.add(name)
         return name
 
     def _kept(self, weight: QuantizedWeight) -> QuantizedWeight:

@@ -67,7 +67,7 @@ def summary(model: Model, graph: Graph, inspection: Inspection, machine: Machine
         say(f"blocks that stay float: {reasons}")
     say(_expectation(inspection, machine))
     if counts := quantized_operators(model.proto):
-        say(f"already quantised: {listed(counts)}; kept as they are (--requantize converts those with a float form)")
+        say(f"already quantised: {listed(counts)}; kept as they are (--requantize converts quantise/dequantise pairs)")
     for spec in model.inputs:
         say(f"input  {spec.name} {_dims(spec.shape)} {spec.dtype}")
     tensors = graph.tensor_map()

@@ -282,7 +282,7 @@ def steps(session: StepsReport) -> None:
 
 def quantized(result: Quantized) -> None:
     """Print what was quantised and written."""
-    how = f"{result.method} ({', '.join(result.schemes)})" if result.schemes else result.method
+    how = f"{result.method} ({result.scheme})" if result.scheme else result.method
     say(
         f"{how}: {result.blocks} of {result.candidates} candidate blocks; {size(result.float_size_bytes)} "
         f"became {size(result.size_bytes)}; error {shown(RELATIVE, result.error)} on held-out inputs"

@@ -50,14 +50,10 @@ RUNTIMES: dict[str, Open] = {
 WHOLE = frozenset(cuda.PLACES)
 
 
-# What former versions called a place.
-BEFORE = {"openvino-bf16": "; bfloat16 is a form of blocks in openvino"}
-
-
 def opener(runtime: str) -> Open:
     """The function that opens a model in `runtime`. Raises BadOption for an unknown runtime."""
     if runtime not in RUNTIMES:
-        raise BadOption(f"no runtime {runtime}: choose {' or '.join(RUNTIMES)}{BEFORE.get(runtime, '')}")
+        raise BadOption(f"no runtime {runtime}: choose {' or '.join(RUNTIMES)}")
     return RUNTIMES[runtime]
 
 

@@ -1,32 +1,10 @@
-"""Devices set by name patterns or by cuts instead of by planning."""
+"""Devices of a cluster set by name patterns."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from taglio.arguments import patterns
-from taglio.components.cut import devices_after
 from taglio.errors import BadOption, plural
 from taglio.model.graph import Graph
-from taglio.plan.result import LOCAL
-
-
-def place_by_hand(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
-    """Device of every block: from `pins`, DEVICE=PATTERN, or from `cuts`, tensors that separate `devices` in order.
-
-    Raises BadOption for contradictions.
-    """
-    pins, cuts, devices = patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices)
-    for name in [*devices, *(pin.partition("=")[0] for pin in pins)]:
-        if "/" in name or "\\" in name or name.strip(". ") == "":
-            raise BadOption(f'device "{name}": a name must not be empty or a path')
-    if devices and not cuts:
-        raise BadOption(f"`devices` {','.join(devices)} needs `cuts`: give the tensors that separate the devices")
-    if cuts:
-        if pins:
-            raise BadOption("`cuts` and `pins` both place blocks: use one of them")
-        names = list(devices) or [f"device{index}" for index in range(len(cuts) + 1)]
-        return devices_after(graph, list(cuts), names)
-    return {block.name: LOCAL for block in graph.blocks} | pinned_devices(graph, pins)
 
 
 def pinned_devices(graph: Graph, pins: Sequence[str], keep_off: Sequence[str] = ()) -> dict[str, str]:

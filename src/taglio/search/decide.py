@@ -7,7 +7,7 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.lab.side_by_side import race
 from taglio.lab.work import Work, require_own
-from taglio.plan.result import Interval, Limits, Plan, placements
+from taglio.plan.result import Interval, Limits, Plan
 from taglio.plan.tables import Tables
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
@@ -16,7 +16,6 @@ from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import answers, source_answers
-from taglio.search.by_hand import place_by_hand
 from taglio.search.explore import FEWEST, PlaceSearch, meters
 from taglio.search.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
 from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, FloatModels, Ledger
@@ -57,10 +56,7 @@ class Decision:
 
     def of(self, work: Work, entry: Entry) -> "Decision":
         """The same with another entry as the winner."""
-        chosen, devices = _chosen(work, entry, self.ledger), dict(self.plan.devices())
-        return replace(
-            self, winner=entry, plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices))
-        )
+        return replace(self, winner=entry, plan=_chosen(work, entry, self.ledger))
 
     def accepting(self, work: Work, entry: Entry, limits: Limits) -> "Decision | None":
         """The same with another entry as the winner, if it runs on all held-out inputs and is accepted there."""
@@ -99,9 +95,6 @@ def plan_model(
     max_drop: Bounds | None = None,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
-    pins: Sequence[str] = (),
-    cuts: Sequence[str] = (),
-    devices: Sequence[str] = (),
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
@@ -109,8 +102,7 @@ def plan_model(
     `taglio.optimize`.
 
     The finalists are timed beside float and all-int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
-    patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand. Raises
-    Infeasible if no plan keeps the limit.
+    patterns of blocks. Raises Infeasible if no plan keeps the limit.
 
     >>> plan = taglio.plan_model(model, profile, error, max_error=0.02, effort=0.02)
     >>> plan.measured_error <= 0.02
@@ -120,9 +112,8 @@ def plan_model(
     work = work.telling(progress).at(effort).settled(profile.scheme)
     wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
     limits = limits_for(work, wanted, keep_float, force_int8)
-    devices_of = place_by_hand(work.graph, pins, cuts, devices)
     measured = {profile.conditions.runtime: profile}
-    return decide(work, measured, error, limits, devices=devices_of).plan
+    return decide(work, measured, error, limits).plan
 
 
 def decide(
@@ -132,12 +123,11 @@ def decide(
     limits: Limits,
     *,
     floats: FloatModels | None = None,
-    devices: Mapping[str, str] | None = None,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
     `floats` is the float model in each place where a model may be deployed (None: the measured places, without errors
-    of its own). `devices` are those of blocks that are placed by hand.
+    of its own).
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
@@ -170,9 +160,7 @@ def decide(
     judged = judge(work, ledger(), limits, search_again)
     place = best_place if judged.winner is None else judged.winner.runtime
     there = searches[place if place in searches else best_place]
-    decision = decision_of(work, judged, there.profile, there.error, there.meter.samples)
-    plan = decision.plan
-    return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
+    return decision_of(work, judged, there.profile, there.error, there.meter.samples)
 
 
 def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits, floats: FloatModels) -> Decision:

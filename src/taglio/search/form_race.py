@@ -44,7 +44,7 @@ INT8, FLOAT_AGAIN = "int8", "float32 again"
 RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8)
 # Raced beside the default scheme. In OpenVINO, products of matrices then take two thirds of the time, and errors are
 # larger. ONNX Runtime has no fast kernels of s8 activations on x86.
-_SIGNED = Scheme(activation="s8", activation_symmetry="symmetric")
+_SIGNED = Scheme(signed=True)
 # Relative L2 limit for comparing schemes and forms if the limited metric moves in steps.
 _STEPS_ERROR = 0.01
 # Runs of a slow model that a variant takes: a warm-up and one in the race, two with kernels, and one for the error.

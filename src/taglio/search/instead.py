@@ -5,8 +5,8 @@ options. In this order:
 
 1. `exact-sums`: weights whose products do not saturate (model/exact.py), where that is what breaks the limit. ONNX
    Runtime computes the same under `session.x64quantprecision`; the file needs no such setting.
-2. `requantized`: the source with its quantised operators folded to float, as with --requantize. Its int8 blocks have
-   weights of 7 bits where sums of 8-bit ones saturate.
+2. `requantized`: the source with its quantise/dequantise pairs folded to float, as with --requantize. Its int8 blocks
+   have weights of 7 bits where sums of 8-bit ones saturate.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 EXACT_SUMS, REQUANTIZED = "exact-sums", "requantized"
 _WHAT = {
     EXACT_SUMS: "the model with u8 weights, whose sums are exact",
-    REQUANTIZED: "the model with its quantised operators folded to float",
+    REQUANTIZED: "the model with its quantise/dequantise pairs folded to float",
 }
 # Inputs on which the model to plan must answer as the source does.
 _COMPARED = 4

@@ -102,7 +102,6 @@ def _alphabet(characters: str, blank: int, classes: int) -> list[str]:
     if len(letters) != classes:
         raise BadData(
             f"metric ctc: labels are text, and the model's metadata names {max(0, len(letters) - 1)} characters "
-            f'under "{CHARACTERS}" for its {classes} classes: to compare with the float model, leave the labels out (a '
-            ".txt next to the data counts as labels)"
+            f'under "{CHARACTERS}" for its {classes} classes: to compare with the float model, leave the labels out'
         )
     return letters

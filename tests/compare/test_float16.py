@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from taglio.compare.float16 import float16, most_in_float16
 from taglio.errors import BadModel, CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.quantize.float16 import float16, most_in_float16
 from tests.answers import answers, distance
 from tests.models import (
     TINY,
@@ -66,15 +66,6 @@ def test_float32_blocks_are_untouched(tmp_path: Path) -> None:
     assert {name for node in model.proto.graph.node for name in node.output} - {"end"} <= tensors
 
 
-def test_a_constant_shared_with_a_float32_block_keeps_its_digits(tmp_path: Path) -> None:
-    g = Sketch(66)
-    third = g.constant(np.full((1, 4, 1, 1), 1 / 3))
-    x = g.conv(g.op("Mul", g.input("x", 1, 4, 8, 8), third), 4, 4)
-    model, graph = case(g.model(x, g.op("Add", x, third)), tmp_path)
-    before, after = run(model.proto, model), run(float16(model, graph, ["add2"]), model)
-    np.testing.assert_array_equal(before[0], after[0])
-
-
 def test_a_block_that_onnx_runtime_refuses_stays_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = case(residual(), tmp_path)
 
@@ -82,7 +73,7 @@ def test_a_block_that_onnx_runtime_refuses_stays_float32(tmp_path: Path, monkeyp
         if any(node.name == "conv2" and "/float16" in node.input[0] for node in proto.graph.node):
             raise BadModel("no kernel for conv2")
 
-    monkeypatch.setattr("taglio.quantize.float16.open_session", refuse)
+    monkeypatch.setattr("taglio.compare.float16.open_session", refuse)
     made = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
     assert {*made.blocks} == {block.name for block in graph.blocks} - {"conv2"}
     assert made.left == (f"1 of {len(graph.blocks)} blocks left in float32: no kernel for conv2",)
@@ -117,20 +108,6 @@ def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:
     assert distance(before, run(made.proto, model)) < 2e-3
     assert {"conv0", "reducesum1", "greater2", "conv4"} == {*made.blocks}
     assert made.left == ("1 of 5 blocks left in float32: no operator of if3 has a float16 form",)
-
-
-def test_types_are_known_behind_operators_that_onnx_does_not_know(tmp_path: Path) -> None:
-    g = Sketch(70)
-    x = g.op("Relu", g.conv(g.conv(g.input("x", 1, 3, 8, 8), 3, 4), 4, 4))
-    proto = g.model(g.op("MatMul", x, g.weight(8, 5)))
-    proto.graph.node[0].op_type, proto.graph.node[0].domain = "FusedConv", "com.microsoft"
-    proto.graph.node[0].attribute.append(onnx.helper.make_attribute("activation", "Relu"))
-    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
-    del proto.graph.value_info[:]
-    model, graph = case(proto, tmp_path)
-    asked = [block.name for block in graph.blocks if block.kind.startswith(("Conv", "MatMul"))]
-    assert len(asked) == 2
-    assert 0 < distance(run(model.proto, model), run(float16(model, graph, asked), model)) < 0.05
 
 
 def test_float16_keeps_outputs_that_are_inputs_or_constants(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import taglio
+from taglio.compare.float16 import LARGEST, beyond_float16, float16, most_in_float16
 from taglio.errors import CannotQuantize
 from taglio.flow.quantize import quantize
 from taglio.lab.work import Work
-from taglio.quantize.float16 import LARGEST, beyond_float16, float16, most_in_float16
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from tests.models import parsed
 
@@ -63,15 +63,6 @@ def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> Non
     for sample, answers in zip(work.data.held_out.samples[:4], work.float_answers(4), strict=True):
         (answer,) = open_session(rounded, SessionOptions(1)).run(None, dict(sample))
         assert np.linalg.norm(answer - answers[0]) < 0.01 * np.linalg.norm(answers[0])
-
-
-def test_a_range_within_float16_leaves_nothing_out() -> None:
-    work = opened(4.0)
-    names = [block.name for block in work.graph.blocks]
-    assert beyond_float16(work.model, work.graph, names, work.ranges().low_high) == {}
-    _, report = quantize(work, "float16")
-    assert report.blocks == report.candidates == len(names)
-    assert any("true float16" in note for note in report.notes)
 
 
 def test_weights_count_by_their_values() -> None:
