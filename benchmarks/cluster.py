@@ -38,7 +38,7 @@ from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.optimize import Profiles, timed_plan
 from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
-from taglio.cluster.planning.place import Answer, RunningPlans
+from taglio.cluster.planning.place import Answer
 from taglio.error.model import ErrorModel
 from taglio.errors import Infeasible, TaglioError
 from taglio.flow import stages
@@ -213,9 +213,10 @@ def make(emulation: Emulation, work: Path, file: Path, variant: Variant, *, time
     cluster, used = opened(file)
     model, measured, error = network(work)
 
-    def placed(profiles: Profiles, running: RunningPlans | None, _: float) -> Answer:
+    def placed(profiles: Profiles, timed: Plan | None, _: float) -> Answer:
         there = candidate(model, measured, error, profiles=profiles, **limits(folder, variant))
-        return place(there, cluster, running=running, time_limit_s=time_limit_s)
+        kept = () if timed is None else (timed,)
+        return place(there, cluster, precisions_of=kept, time_limit_s=time_limit_s)
 
     # Other devices cannot be chosen, so that their times do not matter.
     devices = [device for device, _ in variant.ends] or DEVICES

@@ -319,11 +319,6 @@ OPTIONS: dict[str, Facts] = {
         metavar="N",
     ),
     "--keep-off": option("never place these blocks on DEVICE (repeatable)", **_LIST, metavar="DEVICE=PATTERN"),
-    "--from": option(
-        "plan.json of the plan that runs now: move blocks only if the gain exceeds the cost of moving them (1 ms each)",
-        dest="running",
-        metavar="PLAN",
-    ),
     "--time-limit": option(
         "time limit per solve, in seconds (default 20; with --axes 4); a plan takes up to five solves",
         type=positive_float,

@@ -214,9 +214,6 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective) -> None:
         )
         say(f"{rates} requests/s: {', '.join(f'{on} busy {share:.1%} of the time' for on, share in loads)}")
     alone = "" if objective.last.simulated else " (sum of blocks and messages)"
-    moved, cost = answer.moves()
-    if moved and objective.last.kind != "throughput":
-        alone += f", including {objective.amount(cost)} to move {plural(moved, 'block')}"
     say(f"{objective}: {objective.amount(answer.value)}{alone}, proven within {answer.gap:.2%} of the optimum")
 
 

@@ -74,11 +74,10 @@ def test_the_plan_taken_is_one_that_was_timed_and_not_one_that_looks_faster_by_t
     takes = {"first": 4.0, "second": 3.0, "third": 1.0}
     timings: list[str] = []
 
-    def placed(profiles: Any, running: Any, _: float) -> Any:
-        if running is None:
+    def placed(profiles: Any, plan: Any, _: float) -> Any:
+        if plan is None:
             return made_answer([*takes][len(profiles)], value := 2.0 - 0.1 * len(profiles), 0.9 * value)
-        (plan,) = running.plans
-        assert running.precisions_stay and plan.start == profiles[-1]
+        assert plan.start == profiles[-1]
         return made_answer(plan.start, takes[plan.start], 0.5)
 
     def refined(profiles: Any, plan: Any) -> Any:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.describe import beyond_blocks, latencies, period_s
-from taglio.cluster.planning.place import Answer, RunningPlans, conflict, place
+from taglio.cluster.planning.place import Answer, conflict, place
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.solve import SolvedProblem
@@ -357,31 +357,14 @@ def test_a_rate_that_takes_messages_for_free_is_told(text: str, send_s: float, t
     assert len([each for each in plan.notes if "ignores the CPU cost of messages" in each]) == told
 
 
-def test_a_running_plan_stays_unless_moving_pays() -> None:
+def test_precisions_of_a_plan_stay_and_devices_are_chosen_anew() -> None:
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))
-    quick = slow = CLUSTER
-    for ends in (("near", "far"), ("far", "near")):
-        quick = quick.with_link(Link(*ends, 1e9))
-    first = place([work], quick, SUM)
-    for ends in (("near", "far"), ("far", "near")):
-        slow = slow.with_link(Link(*ends, 0.5e6, 1e-5, 3e-6))
-    moved = place([work], slow, SUM)
-    assert moved.plans[0].devices() != first.plans[0].devices()
-    stays = place([work], slow, SUM, running=RunningPlans(first.plans, 1.0))
-    assert stays.plans[0].placements == first.plans[0].placements
-    goes = place([work], slow, SUM, running=RunningPlans(first.plans, 1e-9))
-    assert goes.plans[0].placements == moved.plans[0].placements
-    there = tuple(replace(each, device="near", precision="float32") for each in first.plans[0].placements)
-    floats = RunningPlans((replace(first.plans[0], placements=there),), 0.0, precisions_stay=True)
-    again = place([work], quick, SUM, running=floats).plans[0]
-    assert first.plans[0].assignment() and not again.assignment()
+    (first,) = place([work], FAST, SUM).plans
+    there = tuple(replace(each, device="near", precision="float32") for each in first.placements)
+    (again,) = place([work], FAST, SUM, precisions_of=[replace(first, placements=there)]).plans
+    assert first.assignment() and not again.assignment()
     assert set(again.devices().values()) == {"far"}
-    lost = slow.without("far")
-    alone = place(
-        [replace(work, profiles={"near": profiles["near"]})], lost, SUM, running=RunningPlans(first.plans, 1.0)
-    )
-    assert set(alone.plans[0].devices().values()) == {"near"}
 
 
 @pytest.mark.parametrize(

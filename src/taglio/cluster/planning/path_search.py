@@ -107,7 +107,7 @@ class PathSearch(Search):
         self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in resources])
 
     def worth(self, totals: Totals) -> float:
-        """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
+        """Cost of a simulated placement as weighed by the objective: latency and joules."""
         ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
         besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
         return self.latency * float(self.shares @ ends_s) + besides_latency

@@ -24,7 +24,7 @@ from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
 from taglio.cluster.planning.merge import merged
-from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
+from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals
 from taglio.cluster.planning.replicas import alike, taking_turns
 from taglio.cluster.planning.resources import busy_times, request_shares, resources
 from taglio.cluster.planning.schedule import pipelines
@@ -66,14 +66,6 @@ class Answer:
         """Proven relative distance from the optimum."""
         return max(0.0, self.value - self.bound) / max(abs(self.value), 1e-12)
 
-    def moves(self) -> tuple[int, float]:
-        """How many blocks differ from the running plans, and the part of the value that is for moving them."""
-        extra = self.assembled.problem.extra
-        if extra is None:
-            return 0, 0.0
-        costs = extra.reshape(len(extra), -1)[np.arange(len(extra)), list(self.totals.labels)]
-        return int((costs > 0.0).sum()), float(costs.sum())
-
     def loads(self) -> dict[str, float]:
         """Busy share of each device and link, from the models with a request rate."""
         return loads(self.assembled, self.totals, [workload.rate_per_s or 0.0 for workload in self.assembled.workloads])
@@ -83,29 +75,20 @@ class Answer:
         return " ".join(plan.fingerprint() for plan in self.plans)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningPlans:
-    """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
-    `precisions_stay`, only devices are chosen anew."""
-
-    plans: tuple[Plan, ...]
-    switching_cost: float
-    precisions_stay: bool = False
-
-
 def place(
     workloads: Sequence[Workload],
     cluster: Cluster,
     objective: Objective,
     *,
-    running: RunningPlans | None = None,
+    precisions_of: Sequence[Plan] = (),
     gap: float = GAP,
     time_limit_s: float = 20.0,
 ) -> Answer:
-    """The best plans found within `gap` or `time_limit_s`, checked. If the objective is throughput or a required rate
-    cannot be reached without them, there may be replicas. Raises Infeasible with limits that contradict each other,
-    or if no plan was found that keeps limits on energy or rates including the overhead of components."""
-    planner = Planner(workloads, cluster, objective, running, gap, time_limit_s)
+    """The best plans found within `gap` or `time_limit_s`, checked. Blocks keep the precisions that they have in the
+    plans `precisions_of`, one for each model. If the objective is throughput or a required rate cannot be reached
+    without them, there may be replicas. Raises Infeasible with limits that contradict each other, or if no plan was
+    found that keeps limits on energy or rates including the overhead of components."""
+    planner = Planner(workloads, cluster, objective, tuple(precisions_of), gap, time_limit_s)
     streamed = objective.kind == "throughput"
     stateful = any(block.state_bytes for workload in workloads for block in workload.graph.blocks)
     may_replicate = not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
@@ -148,7 +131,7 @@ class Planner:
     workloads: Sequence[Workload]
     cluster: Cluster
     objective: Objective
-    running: RunningPlans | None
+    precisions_of: tuple[Plan, ...]
     gap: float
     time_limit_s: float
 
@@ -195,14 +178,11 @@ class Planner:
         assembled = assemble(self.workloads, cluster, objective)
         limited = tuple(replace(resource, upper=uppers[resource.name]) for resource in assembled.problem.resources)
         assembled = assembled.with_problem(resources=limited)
-        start = None if self.running is None else _labels(assembled, self.running.plans)
-        if start is not None and self.running is not None:
-            costs = np.full(len(assembled.problem.nodes), self.running.switching_cost)
-            assembled = assembled.with_problem(extra=switching(assembled.problem, start, costs))
-            if self.running.precisions_stay:
-                forms = len(assembled.problem.forms)
-                same_form = np.array(start)[:, None] % forms == np.arange(forms)
-                assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
+        start = _labels(assembled, self.precisions_of) if self.precisions_of else None
+        if start is not None:
+            forms = len(assembled.problem.forms)
+            same_form = np.array(start)[:, None] % forms == np.arange(forms)
+            assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
         answer = self._searched(assembled, uppers, start)
         if answer is None:
             return None
@@ -364,7 +344,7 @@ def _free(assembled: Assembled) -> Assembled:
 
 
 def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
-    """Labels of running plans; None if one of their devices is no longer in the cluster."""
+    """Labels of plans; None if one of their devices is not in the cluster."""
     names = {device.name for device in assembled.cluster.devices}
     labels: list[int] = []
     for model, plan in enumerate(plans):
@@ -389,7 +369,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
         left_s = max(0.1, deadline - time.perf_counter())
         try:
             uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
-            return Planner(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
+            return Planner(*case, Objective("sum"), (), 0.5, left_s).under(uppers) is not None
         except (BadOption, Undecided):
             return False
 

@@ -99,7 +99,7 @@ def _core(assembled: Assembled, aim: float, gap: float, deadline: float) -> _Cor
     problem = assembled.problem
     unweighted = tuple(replace(resource, weight=0.0) for resource in problem.resources)
     periods_of = busy_times(assembled.workloads, assembled.cluster, request_shares(assembled.workloads), aim, "period")
-    costs = Costs(replace(problem, resources=(*unweighted, *periods_of), extra=None, constant=0.0))
+    costs = Costs(replace(problem, resources=(*unweighted, *periods_of), constant=0.0))
     first = 1 + len(unweighted)
     periods = np.array([first <= row.column < first + len(periods_of) for row in costs.rows])
     # The overhead of a device's component is spread over the model's nodes: all of it counts if all nodes are there.
