@@ -39,8 +39,6 @@ _TOO_CLOSE = (
     "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
 )
-# Share of the time for a stream that is spent on a plan of fewer seconds with the same period.
-_SPARING_SHARE = 0.1
 # Share of the time for a stream that is spent on a plan for fewer devices, where the search starts.
 _FEWER_SHARE = 0.3
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
@@ -200,14 +198,7 @@ class Planner:
             start = self._of_fewer(assembled, uppers)
         left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - started_s))
         answer = self._by(objective, assembled, start, left_s)
-        if answer is None:
-            return None
-        if objective.kind == "throughput":
-            spare_s = _SPARING_SHARE * self.time_limit_s
-            fewer = self._better(answer, Objective("sum"), spare_s, give=1e-3 * self.gap).totals
-            totals = merged(assembled, evaluate(assembled.problem, fewer.labels, fewer.copies))
-            answer = replace(answer, totals=totals, value=period_s(assembled, totals))
-        for later in objective.then:
+        for later in objective.then if answer is not None else ():
             answer = self._better(answer, later, self.time_limit_s)
         return answer
 
@@ -233,7 +224,7 @@ class Planner:
         """The best answer by one objective, without its plans; None if there is none. Raises Undecided."""
         gap = self.gap
         if objective.kind == "throughput":
-            streams = fastest_stream(assembled, start, gap, (1.0 - _SPARING_SHARE) * time_limit_s)
+            streams = fastest_stream(assembled, start, gap, time_limit_s)
             return None if streams is None else Answer((), assembled, *streams)
         unlimited, started_s = _free(assembled), time.perf_counter()
         if not objective.simulated:
@@ -271,10 +262,10 @@ class Planner:
         )
         return answer if within_limits else None
 
-    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = 1e-3) -> Answer:
-        """The best answer found by `later` among those that lose no more than the share `give` of the first objective
-        (0 would forbid all but one plan, by rounding); `answer` itself if none is better."""
-        first, assembled, room = self.objective, answer.assembled, 1.0 + give
+    def _better(self, answer: Answer, later: Objective, time_limit_s: float) -> Answer:
+        """The best answer found by `later` among those that lose no more than 0.1 % of the first objective (0 would
+        forbid all but one plan, by rounding); `answer` itself if none is better."""
+        first, assembled, room = self.objective, answer.assembled, 1.0 + 1e-3
         limited_kind = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
         bounded = [
             replace(resource, upper=min(resource.upper, float(used) * room))

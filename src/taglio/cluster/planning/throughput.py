@@ -20,6 +20,7 @@ import numpy as np
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
+from taglio.cluster.planning.describe import period_s
 from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_search import PeriodSearch
@@ -72,7 +73,8 @@ def fastest_stream(
         aim = sqrt(low * high)
         raised = min(_core(assembled, aim, gap, deadline).bound, 1.0) * aim
         low, high = max(low, raised), high if raised == aim else aim
-    return search.best, search.value, min(low, search.value)
+    period = period_s(assembled, search.best)
+    return search.best, period, min(low, period)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
