@@ -290,7 +290,7 @@ OPTIONS: dict[str, Facts] = {
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=path),
     "--objective": option(
         "what to optimise: latency (default) or rate (requests a second); with --cluster latency, throughput, energy, "
-        "sum (of compute seconds), weights (latency=1,energy=0.5) or an order (throughput,energy)",
+        "sum (of compute seconds) or weights (latency=1,energy=0.5)",
         default="latency",
         metavar="AIM",
     ),

@@ -173,10 +173,10 @@ def place(
 ) -> Answer:
     """The best plans of models on the devices of a cluster whose measured errors keep the limits.
 
-    `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum", weights
-    ("latency=1,energy=0.5") or several in order ("throughput,energy"). Blocks keep the precisions that they have in
-    the plans `precisions_of`; the search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is
-    timed here: times come from the profiles. Raises Infeasible.
+    `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum" or such
+    weights as "latency=1,energy=0.5". Blocks keep the precisions that they have in the plans `precisions_of`; the search ends
+    within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed here: times come from the profiles.
+    Raises Infeasible.
 
     >>> answer = taglio.place(taglio.candidate(model, profile, error, max_error=0.02), cluster, time_limit_s=2.0)
     >>> answer.plans[0].start
@@ -189,7 +189,7 @@ def place(
         cluster = cluster_file.load(Path(cluster))
     if isinstance(objective, str):
         objective = parse_objective(objective)
-    if objective.weighs_energy or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
+    if objective.energy or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
         cluster.refuse_without_watts()
     for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
         for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):

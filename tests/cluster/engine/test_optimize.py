@@ -59,7 +59,7 @@ def test_messages_that_the_cluster_file_has_no_cost_of_are_measured_for_a_stream
     file.write_text(text)
     given = (out, tiny.model, tiny.data, file)
     settings: dict[str, Any] = {"max_error": 0.5, "scheme": SCHEME, "effort": 0.01, "threads": 1}
-    done = optimize.optimize_on_cluster(*given, objective="energy,throughput", **settings)
+    done = optimize.optimize_on_cluster(*given, objective="throughput", **settings)
     assert asked == [parse(text)] and ready[-1].cluster == parse(text).with_handling(found)
     assert not any("messages to cost" in each for each in done.plan.notes)
     opened, again = run.planned(out, parse(text))

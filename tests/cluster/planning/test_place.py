@@ -111,12 +111,12 @@ def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))
     taking = replace(CLUSTER, devices=tuple(replace(each, request_s=1.0) for each in CLUSTER.devices))
-    for objective in (Objective(), parse_objective("energy,latency")):
+    for objective in (Objective(), parse_objective("latency=2,energy=1")):
         free, taken = (place([work], cluster, objective) for cluster in (CLUSTER, taking))
-        assert taken.value == pytest.approx(free.value + 1.0) and taken.bound == pytest.approx(free.bound + 1.0)
-        assert taken.plans[0].predicted_latency_s.value == pytest.approx(taken.value)
+        more = objective.latency
+        assert taken.value == pytest.approx(free.value + more) and taken.bound == pytest.approx(free.bound + more)
+        assert taken.plans[0].predicted_latency_s.value == pytest.approx(free.plans[0].predicted_latency_s.value + 1.0)
         assert taken.plans[0].gap == taken.gap
-        assert objective.amount(taken.value) == f"{taken.value * 1e3:.4g} ms"
 
 
 def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_components_take() -> None:
@@ -196,22 +196,7 @@ def fastest(assembled: Assembled) -> float:
     return min(period_s(assembled, plan) for plan in plans)
 
 
-def test_later_objectives_give_up_nothing_of_the_first() -> None:
-    graph, profiles = chain()
-    work = Workload("m", graph, profiles, None, Limits(None))
-    cheap, quick = place([work], CLUSTER, ENERGY, gap=1e-3), place([work], CLUSTER, LATENCY, gap=1e-3)
-    both = place([work], CLUSTER, parse_objective("latency,energy"), gap=1e-3)
-    assert both.plans[0].predicted_latency_s.value <= 1.002 * quick.value
-    energy = both.plans[0].predicted_joules
-    assert energy is not None and quick.plans[0].predicted_joules is not None
-    assert energy.value <= quick.plans[0].predicted_joules.value * (1 + 1e-9)
-    other = place([work], CLUSTER, parse_objective("energy,latency"), gap=1e-3)
-    index = [each.kind for each in other.assembled.problem.resources].index("energy")
-    assert other.totals.resources[index] <= cheap.totals.resources[index] * 1.002
-    assert other.plans[0].predicted_latency_s.value <= cheap.plans[0].predicted_latency_s.value * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("objective", ["latency,energy", "energy,latency"])
+@pytest.mark.parametrize("objective", ["latency", "energy", "latency=1,energy=2"])
 def test_a_cap_that_no_device_reaches_changes_no_value(objective: str) -> None:
     """What a device may spend is a resource of its own: its joules are not counted a second time."""
     graph, profiles = chain()
@@ -331,21 +316,6 @@ def test_an_energy_limit_holds_with_what_components_take_beyond_their_blocks(sha
         place([replace(work, limits=limits)], cluster, SUM)
 
 
-@pytest.mark.parametrize(("overhead", "frugal"), [(0.5, "near"), (5.0, "far")])
-def test_a_later_objective_takes_nothing_of_the_rate(overhead: float, frugal: str) -> None:
-    """The period leaves room for more blocks on each device, to save joules, but not for more components."""
-    graph, profiles = chain()
-    profiles = {name: replace(each, overhead_s=overhead * each.blocks[0].seconds) for name, each in profiles.items()}
-    devices = (replace(each, active_watts=0.01 if each.name == frugal else 1.0) for each in CLUSTER.devices)
-    work, cluster = Workload("m", graph, profiles, None, Limits(None)), replace(CLUSTER, devices=tuple(devices))
-    one, two = (
-        place([work], cluster, parse_objective(text), time_limit_s=5.0).plans[0]
-        for text in ("throughput", "throughput,energy")
-    )
-    assert one.predicted_rate_per_s is not None and two.predicted_rate_per_s is not None
-    assert two.predicted_rate_per_s.value >= one.predicted_rate_per_s.value * (1 - 2e-3)
-
-
 @pytest.mark.parametrize(("text", "send_s", "told"), [("throughput", 0.0, 1), ("throughput", 1e-9, 0), ("sum", 0.0, 0)])
 def test_a_rate_that_takes_messages_for_free_is_told(text: str, send_s: float, told: int) -> None:
     """A stream whose messages nobody had measured had a third of the rate that was predicted."""
@@ -371,10 +341,10 @@ def test_precisions_of_a_plan_stay_and_devices_are_chosen_anew() -> None:
     ("text", "words"),
     [
         ("latncy", 'did you mean "latency"'),
-        ("", "is empty"),
+        ("", "is not known"),
         ("latency=1,energy=x", "must be a number"),
         ("speed=1", "weights are for latency and energy"),
-        ("latency,latency", "twice"),
+        ("latency,energy", "is not known"),
     ],
 )
 def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
@@ -388,8 +358,8 @@ def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
         ("latency", "250 ms"),
         ("throughput", "4 requests/s"),
         ("latency=1,energy=2", "0.25 weighed"),
-        ("throughput,energy", "0.25 J"),
+        ("energy", "0.25 J"),
     ],
 )
-def test_an_amount_has_the_unit_of_the_last_objective(objective: str, words: str) -> None:
+def test_an_amount_has_the_unit_of_the_objective(objective: str, words: str) -> None:
     assert parse_objective(objective).amount(0.25) == words

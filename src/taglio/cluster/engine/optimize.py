@@ -79,7 +79,7 @@ def optimize_on_cluster(
     `settings` are those of taglio.Model."""
     user, settings = steered(refuse_no_limit(user_limits(max_error, min_score, max_drop)), settings)
     (cluster, used), aim, wanted = opened(cluster_file), parse_objective(objective), read_scheme(scheme)
-    if aim.weighs_energy:
+    if aim.energy:
         cluster.refuse_without_watts()
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
@@ -105,7 +105,7 @@ def optimize_on_cluster(
             settled = settled.settled(chosen)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
             # A plan for throughput needs the CPU cost per message.
-            unknown = aim.weighs_rate and not cluster.messages_cost and len(cluster.devices) > 1
+            unknown = aim.kind == "throughput" and not cluster.messages_cost and len(cluster.devices) > 1
             if unknown:
                 ours = tuple(link for link in cluster.links if cluster.start in (link.source, link.target))
                 handled = probe(connection, replace(cluster, links=ours), progress).handling

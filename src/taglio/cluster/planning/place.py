@@ -23,10 +23,9 @@ from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
-from taglio.cluster.planning.merge import merged
-from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals
+from taglio.cluster.planning.problem import LATENCY, Problem, Totals
 from taglio.cluster.planning.replicas import alike, taking_turns
-from taglio.cluster.planning.resources import busy_times, request_shares, resources
+from taglio.cluster.planning.resources import resources
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.shortfall import memory_shortfall
 from taglio.cluster.planning.solve import SolvedProblem, Undecided, solve
@@ -49,8 +48,8 @@ _FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 class Answer:
     """A plan for each model, the problem they come from, and the objective's value with its proven bound.
 
-    With several objectives the value is the last one's. Except for latency it covers blocks and messages only: the
-    overhead of components is known once the components are.
+    Except for latency the value covers blocks and messages only: the overhead of components is known once the
+    components are.
     """
 
     plans: tuple[Plan, ...]
@@ -185,22 +184,19 @@ class Planner:
         if answer is None:
             return None
         # The start device's fixed cost per request is part of the latency; no choice changes it.
-        more = objective.last.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
+        more = objective.latency * cluster.device(cluster.start).request_s if objective.simulated else 0.0
         answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
         status: Status = "optimal" if answer.gap <= self.gap else "time limit"
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
 
     def _searched(self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None) -> Answer | None:
-        """The best answer by every objective in turn; None if there is none. Raises Undecided."""
+        """The best answer, without its plans; None if there is none. Raises Undecided."""
         objective, started_s = self.objective, time.perf_counter()
         if start is None and objective.kind == "throughput":
             start = self._of_fewer(assembled, uppers)
         left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - started_s))
-        answer = self._by(objective, assembled, start, left_s)
-        for later in objective.then if answer is not None else ():
-            answer = self._better(answer, later, self.time_limit_s)
-        return answer
+        return self._by(objective, assembled, start, left_s)
 
     def _of_fewer(self, assembled: Assembled, uppers: Mapping[str, float]) -> list[int] | None:
         """Labels of a plan on one of the devices that are alike: among labels for twenty devices the search hardly
@@ -261,57 +257,6 @@ class Planner:
             for latency_s, limit in zip(latencies_s, limits, strict=True)
         )
         return answer if within_limits else None
-
-    def _better(self, answer: Answer, later: Objective, time_limit_s: float) -> Answer:
-        """The best answer found by `later` among those that lose no more than 0.1 % of the first objective (0 would
-        forbid all but one plan, by rounding); `answer` itself if none is better."""
-        first, assembled, room = self.objective, answer.assembled, 1.0 + 1e-3
-        limited_kind = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
-        bounded = [
-            replace(resource, upper=min(resource.upper, float(used) * room))
-            if limited_kind and resource.kind == limited_kind
-            else resource
-            for resource, used in zip(
-                _weighing(assembled, later).problem.resources, answer.totals.resources, strict=True
-            )
-        ]
-        if first.kind == "throughput":
-            # Components take the rest of the period, and more of them would take more.
-            shares = request_shares(assembled.workloads)
-            periods = busy_times(assembled.workloads, assembled.cluster, shares, inf, "period")
-            period_totals = evaluate(
-                replace(assembled.problem, resources=periods), answer.totals.labels, answer.totals.copies
-            )
-            bounded += [replace(period, upper=float(period_totals.resources.max()) * room) for period in periods]
-        try:
-            within = assembled.with_problem(resources=tuple(bounded))
-            improved = self._by(later, within, list(answer.totals.labels), time_limit_s)
-        except Undecided:
-            improved = None
-        if improved is None:
-            return answer
-        if first.kind == "throughput":
-            improved = replace(improved, totals=merged(assembled, improved.totals))
-
-        def spent(totals: Totals) -> float:
-            """The first objective's value, with the overhead of components; 0 if its limits cover all of it."""
-            if first.kind == "throughput":
-                return period_s(assembled, totals)
-            return sum(latencies(assembled, totals)) if first.simulated else 0.0
-
-        return answer if spent(improved.totals) > spent(answer.totals) * room else improved
-
-
-def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
-    """The problem with the weights of another objective."""
-    weights, shares = {LATENCY: objective.latency, ENERGY: objective.energy}, request_shares(assembled.workloads)
-    weighted = (
-        replace(resource, weight=weights[resource.kind] * float(shares @ resource.models))
-        if resource.kind
-        else resource
-        for resource in assembled.problem.resources
-    )
-    return assembled.with_problem(resources=tuple(weighted))
 
 
 def _totals(problem: Problem, placed: SolvedProblem) -> Totals | None:
