@@ -174,9 +174,9 @@ def place(
     """The best plans of models on the devices of a cluster whose measured errors keep the limits.
 
     `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum" or such
-    weights as "latency=1,energy=0.5". Blocks keep the precisions that they have in the plans `precisions_of`; the search ends
-    within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed here: times come from the profiles.
-    Raises Infeasible.
+    weights as "latency=1,energy=0.5". Blocks keep the precisions that they have in the plans `precisions_of`; the
+    search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed here: times come from the
+    profiles. Raises Infeasible.
 
     >>> answer = taglio.place(taglio.candidate(model, profile, error, max_error=0.02), cluster, time_limit_s=2.0)
     >>> answer.plans[0].start
