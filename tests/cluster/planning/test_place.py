@@ -1,5 +1,6 @@
 """Plans on a cluster are the best of all placements, by every objective; limits that contradict are named."""
 
+import time
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -24,6 +25,7 @@ from taglio.plan.result import Limits
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
 from taglio.profile.wall_time import WallTime
+from taglio.search.by_hand import pinned_devices
 from tests.cluster.planning.reference import every
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples
@@ -247,7 +249,7 @@ def test_what_a_request_takes_is_part_of_a_latency_that_is_limited(objective: Ob
         (
             Limits(None, device_pins=(("conv1", "far"),), float_blocks=("conv1",)),
             "[device.far]\nmemory_mb = 0.000003",
-            ["block conv1 needs at least 4.4e-05 MB on far (memory_mb = 3e-06)"],
+            ["the memory of far (3e-06 MB)", "the blocks pinned to a device (1)"],
         ),
     ],
 )
@@ -363,3 +365,25 @@ def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
 )
 def test_an_amount_has_the_unit_of_the_objective(objective: str, words: str) -> None:
     assert parse_objective(objective).amount(0.25) == words
+
+
+@pytest.mark.parametrize("objective", [LATENCY, ENERGY, STREAM])
+def test_memories_that_are_too_small_together_are_named_at_once(objective: Objective) -> None:
+    graph, profiles = chain()
+    text = PAIR.replace("[device.near]", "[device.near]\nmemory_mb = 1e-5")
+    cluster = parse(text.replace("[device.far]", "[device.far]\nmemory_mb = 1e-5"))
+    begun = time.perf_counter()
+    with pytest.raises(
+        Infeasible, match=r"the memory of near \(1e-05 MB\) and the memory of far \(1e-05 MB\) together"
+    ):
+        place([Workload("m", graph, profiles, None, Limits(None))], cluster, objective, time_limit_s=60.0)
+    assert time.perf_counter() - begun < 20.0
+
+
+def test_a_block_is_pinned_to_one_device_that_it_is_not_kept_off() -> None:
+    graph, _ = chain()
+    assert pinned_devices(graph, ["near=conv0", "near=conv*"], ["far=conv0"])["conv0"] == "near"
+    with pytest.raises(BadOption, match="block conv1 is pinned to near and to far: drop one of the pins"):
+        pinned_devices(graph, ["near=conv1", "far=conv1"])
+    with pytest.raises(BadOption, match="block conv1 is pinned to far and kept off far"):
+        pinned_devices(graph, ["far=conv1"], ["far=conv*"])

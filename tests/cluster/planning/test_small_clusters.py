@@ -109,7 +109,7 @@ def test_a_small_model_is_placed_nearly_as_well_as_possible(seed: int) -> None:
         return
     best = min((worth(assembled, totals, objective) for totals in every(assembled.problem)), default=inf)
     if best == inf:
-        with pytest.raises(Infeasible, match=r"no plan keeps|needs? at least"):
+        with pytest.raises(Infeasible, match="no plan keeps"):
             place([work], cluster, objective, time_limit_s=LIMIT_S)
         return
     answer = place([work], cluster, objective, time_limit_s=LIMIT_S)

@@ -27,7 +27,6 @@ from taglio.cluster.planning.problem import LATENCY, Problem, Totals
 from taglio.cluster.planning.replicas import alike, taking_turns
 from taglio.cluster.planning.resources import resources
 from taglio.cluster.planning.schedule import pipelines
-from taglio.cluster.planning.shortfall import memory_shortfall
 from taglio.cluster.planning.solve import SolvedProblem, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
 from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, limits_of
@@ -136,8 +135,6 @@ class Planner:
         """The best plans found. Raises Infeasible, which names the limits that contradict each other only with `why`:
         to find them takes as long again."""
         assembled = assemble(self.workloads, self.cluster, self.objective)
-        if (shortfall := memory_shortfall(assembled.problem)) is not None:
-            raise shortfall
         upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
         uppers = dict(upper_of)
         for number in range(6):
