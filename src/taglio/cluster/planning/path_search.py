@@ -47,10 +47,6 @@ class Search(ABC):
     def besides(self) -> np.ndarray:
         """What labels alone add to the value (node, label)."""
 
-    @abstractmethod
-    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
-        """A placement of this value with its components merged where that costs nothing, and its value then."""
-
     def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
         """The amounts that labels alone add to the value and to the limits (node, label, 1 + limits); and, for these
         limits, the most that a placement may add."""
@@ -73,12 +69,13 @@ class Search(ABC):
         return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
 
     def offer(self, totals: Totals) -> None:
-        """Keep a placement if it is within the limits and, once its components are merged, the best so far. Merging is
-        tried up to 1.3 times the best value."""
-        if self.kept(totals) and (value := self.worth(totals)) <= 1.3 * self.value:
-            totals, value = self.merged(totals, value)
-            if value < self.value:
-                self.best, self.value = totals, value
+        """Keep a placement if it is within the limits and the best so far, either as it is or with merged components.
+        Merging is tried up to 1.3 times the best value."""
+        if self.worth(totals) > 1.3 * self.value:
+            return
+        for placement in (merged(self.assembled, totals), totals):
+            if self.kept(placement) and (value := self.worth(placement)) < self.value:
+                self.best, self.value = placement, value
 
     def polish(self, deadline: float, *, good_enough: float) -> None:
         """Give single copies of the best placement another form while that shortens it. The evolution chooses the forms
@@ -121,23 +118,6 @@ class PathSearch(Search):
         unary = self.costs.sums.unary
         return np.asarray(unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed)
 
-    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
-        """The placement with components that follow one another on a device merged where that costs nothing."""
-        problem = self.problem
-        device = np.array(totals.labels) // len(problem.forms)
-        for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.levels else ():
-            on_place = (problem.model == model) & (device == place)
-            target, *higher = np.unique(np.array(totals.levels)[on_place])
-            for level in higher:
-                levels = np.array(totals.levels)
-                levels[on_place & (levels == level)] = target
-                tried = replace(totals, levels=tuple(levels.tolist()))
-                if (worth := self.worth(tried)) <= value and self._has_room(tried):
-                    totals, value = tried, worth
-                else:
-                    target = level
-        return totals, value
-
 
 # What a busy second of any device or link counts beside one of the busiest.
 _SPARING = 1e-4
@@ -173,9 +153,3 @@ class PeriodSearch(Search):
     def besides(self) -> np.ndarray:
         """Nothing (node, label)."""
         return np.zeros(self.costs.sums.unary.shape[:2])
-
-    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
-        """The placement with the components that make its period the shortest."""
-        del value
-        totals = merged(self.assembled, replace(totals, levels=()))
-        return totals, self.worth(totals)
