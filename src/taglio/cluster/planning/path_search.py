@@ -1,9 +1,7 @@
 """The best placement so far by simulation, once its components are merged. Proposes no placement."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -12,7 +10,7 @@ from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import TOLERANCE, Costs
 from taglio.cluster.planning.describe import beyond_blocks, loads
 from taglio.cluster.planning.merge import merged
-from taglio.cluster.planning.problem import LATENCY, Copies, Totals
+from taglio.cluster.planning.problem import LATENCY, Totals
 from taglio.cluster.planning.replay import Played
 from taglio.cluster.planning.resources import request_shares
 from taglio.cluster.planning.schedule import Scheduler
@@ -76,21 +74,6 @@ class Search(ABC):
         for placement in (merged(self.assembled, totals), totals):
             if self.kept(placement) and (value := self.worth(placement)) < self.value:
                 self.best, self.value = placement, value
-
-    def polish(self, deadline: float, *, good_enough: float) -> None:
-        """Give single copies of the best placement another form while that shortens it. The evolution chooses the forms
-        of all copies by one price."""
-        tried = inf
-        while self.best is not None and good_enough < self.value < tried:
-            tried = self.value
-            for value, device in np.argwhere(self.best.copies):
-                for form in (Copies.FLOAT, Copies.INT8):
-                    if time.perf_counter() > deadline:
-                        return
-                    copies = self.best.copies.copy()
-                    copies[value, device] = form
-                    totals = self.costs.totals(self.best.labels, copies)
-                    self.offer(replace(totals, levels=self.best.levels))
 
 
 class PathSearch(Search):

@@ -67,7 +67,6 @@ def fastest_stream(
             low = max(low, min(_core(assembled, high, gap, deadline).bound, 1.0) * high)
         if low >= (1.0 - gap) * search.value:
             break
-    search.polish(until, good_enough=low / (1.0 - gap))
     high = (1.0 - 0.9 * gap) * search.value
     while low < 0.999 * high and time.perf_counter() < deadline:
         aim = sqrt(low * high)
