@@ -8,7 +8,7 @@ Then, for plans over one, two and three devices:
 * prediction: predicted latency beside what requests, one at a time, take in the long run;
 * throughput: requests a second with several on their way, beside the predicted rate of the busiest device or link.
 
-    python benchmarks/cluster.py [--cases a,b] [--parts prediction,throughput] [--runs 20] [--json]
+    python benchmarks/cluster.py [--cases a,b] [--parts prediction,throughput] [--runs 20]
 
 It takes root, Linux, and taglio[cluster].
 """
@@ -380,34 +380,7 @@ def study(emulation: Emulation, file: Path, name: str, options: argparse.Namespa
             }
             row["devices"] = sorted({placement.device for placement in plan.placements})
             rows.append(row)
-            tell(row)
-
-
-def tell(row: dict[str, Any]) -> None:
-    head = f"{row['case']} {row['name']} {row['scenario']}"
-    if "run" not in row:
-        print(f"{head}: {row.get('error')}", flush=True)
-        return
-    result = row["run"]
-    if row["stream"]:
-        rounds = " ".join(f"{rate:.2f}" for rate in row["rounds"])
-        busy = f"machine busy for {result['machine_busy']:.0%}"
-        print(f"{head}: {rounds} of {result['predicted_rate_per_s']:.2f} a second, {busy}", flush=True)
-        return
-    print(
-        f"{head}: predicted {result['predicted_s'] * 1e3:.1f} measured {result['latency']['steady_s'] * 1e3:.1f} ms, "
-        f"ratio {result['ratio']:.3f}; "
-        + " ".join(f"{seconds * 1e3:.1f}" for seconds in row["rounds"])
-        + " ms; "
-        + ", ".join(f"{c['device']} {c['ratio']:.3f}" for c in result["components"])
-        + "; "
-        + ", ".join(
-            f"{c['source']}>{c['target']} {c['bytes']} B "
-            f"{c['predicted_s'] * 1e3:.1f}/{c['measured']['median_s'] * 1e3:.1f}"
-            for c in result["crossings"]
-        ),
-        flush=True,
-    )
+            print(*table_row(row), sep=", ", flush=True)
 
 
 def main() -> int:
@@ -420,7 +393,6 @@ def main() -> int:
     parser.add_argument("--parts", default="prediction,throughput")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--effort", type=float, default=0.3)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     file = written_cluster(CACHE / "cluster")
     rows: list[dict[str, Any]] = []
@@ -449,9 +421,9 @@ def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Write what was measured, also of a run that was stopped."""
     figures = summary(rows)
     heads = ["network", "plan", "scenario", "devices", "predicted", "measured", "ratio"]
-    table = markdown(heads, table_rows(rows))
+    table = markdown(heads, [table_row(row) for row in rows])
     path = write("cluster", {"options": vars(options), "summary": figures, "rows": rows}, table)
-    print(json.dumps(figures) if options.json else f"{figures}\nwrote {path}")
+    print(f"{figures}\nwrote {path}")
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -487,23 +459,18 @@ def full(run: dict[str, Any]) -> bool:
     return bool(run["machine_busy"] > FULL)
 
 
-def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
-    lines = []
-    for row in rows:
-        start = [row["case"], row["name"] + (" (stream)" if row["stream"] else ""), row["scenario"]]
-        start.append(" ".join(row["devices"]))
-        if "run" not in row:
-            lines.append([*start, "", "", str(row.get("error"))])
-            continue
-        result = row["run"]
-        if row["stream"]:
-            wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
-            share = f"{got / wanted:.3f}" + (" (machine full)" if full(result) else "")
-            lines.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", share])
-        else:
-            wanted, got = result["predicted_s"] * 1e3, result["latency"]["steady_s"] * 1e3
-            lines.append([*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"])
-    return lines
+def table_row(row: dict[str, Any]) -> list[str]:
+    start = [row["case"], row["name"] + (" (stream)" if row["stream"] else ""), row["scenario"]]
+    start.append(" ".join(row["devices"]))
+    if "run" not in row:
+        return [*start, "", "", str(row.get("error"))]
+    result = row["run"]
+    if row["stream"]:
+        wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
+        share = f"{got / wanted:.3f}" + (" (machine full)" if full(result) else "")
+        return [*start, f"{wanted:.2f} /s", f"{got:.2f} /s", share]
+    wanted, got = result["predicted_s"] * 1e3, result["latency"]["steady_s"] * 1e3
+    return [*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"]
 
 
 if __name__ == "__main__":
