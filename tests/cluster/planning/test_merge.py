@@ -78,22 +78,6 @@ def test_the_first_device_has_as_few_components_as_can_be(seed: int) -> None:
         assert found == (least(sources, places, order[0]) if order[0] in places else 0)
 
 
-def test_a_block_waits_for_a_later_input_of_its_component() -> None:
-    """a0 → b → a1, and a2 of the input alone: a2 runs with a0; behind b, a3 and a4 run together."""
-    sources: list[list[int]] = [[], [0], [1], [], [3], [2, 4]]
-    places = ["a", "b", "a", "a", "c", "a"]
-    without = levels(sources, places, [0] * 6)
-    assert len(set(zip(without, places))) == 4  # a, b, c and a
-    assert without == [0, 1, 2, 0, 1, 2]
-    late: list[list[int]] = [[], [0], [1], [2], [], [4], [3, 5]]  # a → b → a → b; c → a
-    where = ["a", "b", "a", "b", "c", "a", "b"]
-    greedy = levels(late, where, [0] * 7)
-    assert greedy == [0, 1, 2, 3, 0, 1, 3]
-    assert len({each for each in zip(greedy, where) if each[1] == "a"}) == 3
-    merged = fewest_components(late, where, ["a", "b", "c"])
-    assert len({each for each in zip(merged, where) if each[1] == "a"}) == 2
-
-
 def test_a_stream_has_fewer_components_where_one_waits_for_two_inputs() -> None:
     """near: conv1 behind conv0 (far), conv3 of an input; far: conv2 and conv4 behind them. Without levels conv4 runs
     before conv2 does, in a component of its own."""
