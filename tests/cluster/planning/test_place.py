@@ -131,25 +131,6 @@ def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_co
         assert {each.device for each in plan.placements} == {device}
 
 
-@pytest.mark.parametrize(
-    ("slower", "send_s", "receive_s"), [(1.0, 0.0, 0.0), (1.0, 4e-6, 1e-5), (0.3, 0.0, 0.0), (0.3, 2e-5, 3e-5)]
-)
-def test_a_stream_goes_by_its_busiest_device(slower: float, send_s: float, receive_s: float) -> None:
-    """Also where a message takes the start device as long as all the blocks."""
-    graph, profiles = chain()
-    known = {name: replace(each, overhead_s=0.0) for name, each in profiles.items()}
-    blocks = tuple(replace(each, seconds=slower * each.seconds) for each in known["near"].blocks)
-    known["near"] = replace(known["near"], blocks=blocks)
-    work = Workload("m", graph, known, None, Limits(None))
-    devices = tuple(replace(each, send_s=send_s, receive_s=receive_s) for each in CLUSTER.devices)
-    cluster = replace(CLUSTER, devices=devices)
-    answer = place([work], cluster, STREAM, gap=1e-3, time_limit_s=20.0)
-    assembled = assemble([work], cluster, Objective())
-    best = min(period_s(assembled, totals) for totals in every(assembled.problem))
-    assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
-    assert answer.bound <= best * (1 + 1e-9)
-
-
 @examples(6)
 @given(made_up.problems(largest=3))
 def test_no_plan_is_faster_than_the_bound_of_a_stream(problem: Problem) -> None:
