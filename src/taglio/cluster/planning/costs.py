@@ -262,6 +262,11 @@ class Costs:
         np.add.at(cost, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
         return cost
 
+    def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
+        """The priced cost of some values under `labels`, ignoring strict edges."""
+        ends = self.ends(labels, value)
+        return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
+
     def account(self, priced: Priced, labels: np.ndarray) -> Account:
         """The cheapest copies at these prices, and the cost of the labelling with them in every row; breaking a strict
         edge costs more than any plan."""
