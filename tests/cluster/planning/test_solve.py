@@ -162,7 +162,7 @@ def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taglio.cluster.planning.relaxation.WIDEST", 1)
+    monkeypatch.setattr("taglio.cluster.planning.solve.WIDEST", 1)
     problem = made(np.random.default_rng(seed), limits=True)
     best, placed = brute_force(problem), solve(problem, gap=0.05, time_limit_s=0.3)
     if best is None:

@@ -3,6 +3,8 @@
 1. Cutting planes (cutting_planes.py) find the best prices of the limits, elimination (relaxation.py) the bound there.
 2. Local search turns the answers at the best prices, and at prices nearby, into plans: the first ones break a limit or
    leave part of one unused, and those at other prices place groups of blocks differently.
+
+If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
 
 import time
@@ -14,9 +16,10 @@ import numpy as np
 
 from taglio.cluster.planning.costs import BIG, Account, Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
+from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.improve import improve
 from taglio.cluster.planning.problem import Kind, Problem
-from taglio.cluster.planning.relaxation import Relaxation, relaxed
+from taglio.cluster.planning.relaxation import WIDEST, EdgeRelaxation, Relaxation
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
@@ -85,7 +88,12 @@ class _PricedSearch:
             return SolvedProblem("infeasible", np.inf, np.inf, (), self.copies)
         if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
             self._offer(self.given)
-        self._by_prices(relaxed(self.costs, self.alive))
+        try:
+            relaxation = Relaxation(self.costs, self.alive, limit=WIDEST)
+        except TooWide:
+            self._by_edge_relaxation()
+        else:
+            self._by_prices(relaxation)
         if not len(self.labels):
             self._offer_simple()
         infeasible = self.bound > self.most
@@ -159,6 +167,22 @@ class _PricedSearch:
             if number % 4 == 3 and len(self.labels):
                 self._improve(self.labels, self.multipliers)
             prices = (self.multipliers + 0.01 * abs(self.bound)) * rng.lognormal(0.0, 0.3, len(self.multipliers))
+
+    def _by_edge_relaxation(self) -> None:
+        """Find bound and plans for a graph too wide to eliminate."""
+        costs, relaxed = self.costs, EdgeRelaxation(self.costs, self.alive)
+        self._offer_simple()
+        while not self._over():
+            priced, value, labels = relaxed.run(self.multipliers)
+            self.bound = max(self.bound, value)
+            account = costs.account(priced, labels)
+            self._keep(account)
+            if relaxed.calls % 20 == 1:  # one answer in twenty is improved
+                for start in [labels, self.labels] if len(self.labels) else [labels]:
+                    self._improve(start, self.multipliers)
+            goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
+            self.multipliers = relaxed.step(self.multipliers, account.rows - costs.uppers, goal - value)
+        self.multipliers = relaxed.best
 
     def _improve(self, labels: np.ndarray, multipliers: np.ndarray) -> None:
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound

@@ -21,10 +21,11 @@ from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.describe import period_s
+from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_search import PeriodSearch
 from taglio.cluster.planning.problem import Totals
-from taglio.cluster.planning.relaxation import relaxed
+from taglio.cluster.planning.relaxation import WIDEST, Relaxation
 from taglio.cluster.planning.replay import Timetable
 from taglio.cluster.planning.resources import busy_times, request_shares
 from taglio.cluster.planning.solve import Undecided, solve
@@ -89,7 +90,10 @@ def _bound(assembled: Assembled, aim: float, gap: float, deadline: float) -> flo
     alive = costs.possible()
     if not alive.any(axis=1).all():
         return aim
-    relaxation = relaxed(costs, alive)
+    try:
+        relaxation = Relaxation(costs, alive, limit=WIDEST)
+    except TooWide:
+        return 0.0
 
     def oracle(prices: np.ndarray) -> Plane:
         priced, paid = costs.price(prices), float(prices[periods].sum())
