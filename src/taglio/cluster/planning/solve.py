@@ -1,6 +1,6 @@
 """Solve a `Problem`: find labels and copies, and a proven lower bound on the cost of any.
 
-1. Cutting planes (cutting_planes.py) find the best prices of the limits, elimination (relaxation.py) the bound there.
+1. The limits are priced (cutting_planes.py), and elimination (relaxation.py) gives a lower bound on the rest (Lagrange).
 2. Local search turns the answers at the best prices, and at prices nearby, into plans: the first ones break a limit or
    leave part of one unused, and those at other prices place groups of blocks differently.
 
@@ -158,7 +158,7 @@ class _PricedSearch:
             stop=lambda bound: bound > self.most or self._over(),
         ).multipliers
         prices, rng = self.multipliers, np.random.default_rng(0)
-        for number in range(_ANSWERS if len(prices) else 1):
+        for number in range(_ANSWERS):
             if self._over():
                 return
             _, account = relaxation.answer(prices)
