@@ -4,7 +4,7 @@ The order consists of rounds, each an independent set of blocks with few neighbo
 eliminated at once, so that a chain of n takes about log₂ n rounds. Eliminations of one round and shape are one NumPy
 call. Table axes are in elimination order: the block to be eliminated is always the first axis.
 
-The backward pass gives the best labelling.
+The backward pass gives the best labelling, and the least total under every single label (the min-marginals).
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,10 +69,13 @@ def _least_fill(neighbours: list[set[int]], remaining: set[int], sizes: Sequence
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """Tables summed in a step: their cells in the flat array, and how they are laid out for broadcasting."""
+    """Tables summed in a step: their cells in the flat array, how they are laid out for broadcasting, and the axes of
+    (node, *around) that they have. A message comes from a step before."""
 
     cells: slice | np.ndarray
     layout: tuple[int, ...]
+    axes: tuple[int, ...]
+    message: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +130,23 @@ class Elimination:
             labels[step.nodes] = step.whole[(rows, slice(None), *labels[step.around].T)].argmin(axis=1)
         return total, labels
 
+    def marginals(self, total: float) -> np.ndarray:
+        """After `run`: the least sum under each label (nodes, most labels); infinite for labels that a node lacks."""
+        least = np.full((len(self.sizes), max(self.sizes, default=1)), np.inf)
+        outside = np.zeros_like(self.factors)
+        for step in reversed(self.steps):
+            if step.out is None:
+                whole = step.whole + (total - step.whole.min(axis=1))[:, None]
+            else:
+                whole = step.whole + step.messages(outside)[:, None]
+            least[step.nodes, : whole.shape[1]] = whole.reshape(*whole.shape[:2], -1).min(axis=2)
+            for source in step.inputs:
+                if source.message:
+                    minimised = tuple(axis for axis in range(1, whole.ndim) if axis - 1 not in source.axes)
+                    before = self.factors[source.cells]
+                    outside[source.cells] = whole.min(axis=minimised).reshape(before.shape) - before
+        return least
+
 
 # A table: its scope or axes, whether it is a message, and the factor's number or the message's first cell.
 _Table = tuple[tuple[int, ...], bool, int]
@@ -169,7 +189,7 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
                     starts[entries] = end + cells * np.arange(count)
                     entries, end = starts[entries].tolist(), end + cells * count
                 layout = (count, *(size if axis in axes else 1 for axis, size in enumerate(shape)))
-                inputs.append(Input(_run_of(np.array(entries), cells), layout))
+                inputs.append(Input(_run_of(np.array(entries), cells), layout, axes, message))
             out, cells = None, prod(shape[1:])
             if len(shape) > 1:
                 out = slice(end, end + count * cells)

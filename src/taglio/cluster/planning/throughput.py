@@ -91,7 +91,7 @@ def _bound(assembled: Assembled, aim: float, gap: float, deadline: float) -> flo
     if not alive.any(axis=1).all():
         return aim
     try:
-        relaxation = Relaxation(costs, alive, limit=WIDEST)
+        relaxation = Relaxation(costs, alive, arity=1, limit=WIDEST)
     except TooWide:
         return 0.0
 
