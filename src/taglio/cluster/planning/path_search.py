@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import TOLERANCE, Costs
-from taglio.cluster.planning.describe import beyond_blocks, loads
+from taglio.cluster.planning.describe import beyond_blocks, period_s
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import LATENCY, Totals
 from taglio.cluster.planning.replay import Played
@@ -102,13 +102,13 @@ class PathSearch(Search):
         return np.asarray(unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed)
 
 
-# What a busy second of any device or link counts beside one of the busiest.
-_SPARING = 1e-4
+# What a second of a request counts beside one of the period.
+_SPARING = 3e-4
 
 
 class PeriodSearch(Search):
     """Keeps the placement with the shortest period (busy seconds of the busiest device or link), and of those that are
-    nearly as short, one that keeps devices and links less busy."""
+    nearly as short, one whose requests take fewer seconds."""
 
     def __init__(self, assembled: Assembled) -> None:
         super().__init__(assembled, set())
@@ -123,15 +123,14 @@ class PeriodSearch(Search):
         self.handling_s[home, home] = sum(share[home, home] for share in self.counted) * devices[home].request_s
 
     def worth(self, totals: Totals) -> float:
-        """The period of a placement, and a little of all busy seconds."""
-        busy_s = loads(self.assembled, totals).values()
-        return max(busy_s, default=0.0) + _SPARING * sum(busy_s)
+        """The period of a placement, and a little of a request's seconds."""
+        return period_s(self.assembled, totals) + _SPARING * totals.objective
 
     def replayed(self, played: Sequence[Played]) -> np.ndarray:
-        """By placement, the same of replays."""
+        """By placement, the same of replays, with their latency for the seconds."""
         busy_s = sum(replay.busy_s * counted for replay, counted in zip(played, self.counted, strict=True))
-        busy_s = self.handling_s + busy_s
-        return np.asarray(busy_s.max(axis=(1, 2)) + _SPARING * busy_s.sum(axis=(1, 2)))
+        latency_s = np.stack([replay.latency_s for replay in played], axis=1) @ self.shares
+        return np.asarray((self.handling_s + busy_s).max(axis=(1, 2)) + _SPARING * latency_s)
 
     def besides(self) -> np.ndarray:
         """Nothing (node, label)."""
