@@ -328,6 +328,17 @@ class Costs:
             tuple(labels_.tolist()), served.copies, float(total[0]), resources, noises, weight, peak, tuple(broken)
         )
 
+    def full(self, labels: np.ndarray, copies: np.ndarray) -> list[tuple[int, int, float]]:
+        """Devices whose memory is too small for weights and live activations, each with the node of its peak and the
+        share of its memory that weights leave."""
+        memory, ends = self.problem.memory, self.ends(labels)
+        if memory is None or not memory.peak:
+            return []
+        live = self._live_by_device(ends, self.given(ends, copies))
+        weights, room = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :], memory.capacity
+        over_ = [d for d in range(self.devices) if over(float(weights[d] + live[d].max()), float(room[d]))]
+        return [(d, int(live[d].argmax()), float(1.0 - weights[d] / room[d])) for d in over_]
+
     def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
         problem, values = self.problem, self.problem.values
         place, form = np.divmod(labels, self.forms)
@@ -356,10 +367,10 @@ class Costs:
             wrong |= elsewhere & ~whole & (copies == 2) & (floats > 0)
         return ~np.asarray(wrong.any(axis=1))
 
-    def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
-        """Bytes of live activations (device, node) of a labelling whose values are all listed. A copy is live from its
-        producer (0 for an input) to its last reader on the device (the end if the caller reads it); on its own device
-        at least while it is written."""
+    def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Bytes of activations by listed value and device, and the nodes from which and up to which they are live
+        there. A copy is live from its producer (0 for an input) to its last reader on the device (the end if the caller
+        reads it); on its own device at least while it is written."""
         values, rows, nodes = self.problem.values, np.arange(len(ends.value)), max(1, self.nodes)
         at_hand = served.copies | np.where(served.quantized_there, int(Copies.INT8), 0)
         at_hand[rows, ends.place] |= np.where(ends.kind == Kind.INT8, int(Copies.INT8), int(Copies.FLOAT))
@@ -368,7 +379,19 @@ class Costs:
         last, reader = np.repeat(first[:, None], self.devices, axis=1), self.readers[ends.edge]
         np.maximum.at(last, (ends.owner, ends.to), np.where(reader == CALLER, nodes - 1, reader))
         float_bytes, int8_bytes = values.float_bytes[ends.value, None], values.int8_bytes[ends.value, None]
-        size, change = (at_hand & 1) * float_bytes + (at_hand >> 1) * int8_bytes, np.zeros((self.devices, nodes + 1))
+        return (at_hand & 1) * float_bytes + (at_hand >> 1) * int8_bytes, first, last
+
+    def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
+        """Share of a device's memory that each listed value fills while a node runs."""
+        size, first, last = self._live(ends, served)
+        memory = self.problem.memory
+        assert memory is not None
+        return np.asarray(size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device])[:, device]
+
+    def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
+        """Bytes of live activations (device, node) of a labelling whose values are all listed."""
+        (size, first, last), nodes = self._live(ends, served), max(1, self.nodes)
+        change = np.zeros((self.devices, nodes + 1))
         for device in range(self.devices):
             np.add.at(change[device], first, size[:, device])
             np.subtract.at(change[device], last[:, device] + 1, size[:, device])

@@ -7,8 +7,8 @@
    large groups of blocks fill a limit, the answers at the best prices place whole groups differently. Fixing one node
    splits such a group, which raises the bound of both halves. A half whose bound reaches the cutoff holds no better
    plan; the half with the lowest bound is explored next. Answers near a plan become plans by local search. Where every
-   label is fixed, the copies that are cheapest at the prices are taken: if a few large copies fill a limit, or live
-   activations (which have no price) a memory, another combination may be better, and the half stays undecided.
+   label is fixed, HiGHS chooses the copies: if a few large copies fill a limit, or live activations (which have no
+   price) a memory, no prices lead to the best combination.
 
 If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
@@ -20,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 
+from taglio.cluster.planning.cheapest_copies import cheapest_copies
 from taglio.cluster.planning.costs import BIG, Account, Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.elimination import TooWide
@@ -153,12 +154,16 @@ class _BranchAndBound:
 
     def _keep(self, account: Account) -> None:
         """Keep a labelling if it is the best plan."""
-        if account.objective >= min(self.objective, BIG / 10) or (account.rows > self.costs.uppers + 1e-9).any():
-            return
+        if account.objective < self.objective and (account.rows <= self.costs.uppers + 1e-9).all():
+            self._take(account.labels, account.copies, account.objective)
+
+    def _take(self, labels: np.ndarray, copies: np.ndarray, objective: float) -> None:
         memory = self.problem.memory
-        unpriced = bool(self.problem.implications) or (memory is not None and memory.peak)
-        if not unpriced or not self.costs.totals(account.labels, account.copies).broken:
-            self.objective, self.labels, self.copies = account.objective, account.labels, account.copies
+        looked_at = bool(self.problem.implications) or (memory is not None and memory.peak)
+        if looked_at and self.costs.totals(labels, copies).broken:
+            return
+        if objective < min(self.objective, BIG / 10):
+            self.objective, self.labels, self.copies = objective, labels, copies
 
     def _offer_simple(self) -> None:
         """Offer everything in float on one device, or as close as allowed: a fallback if the search found no plan."""
@@ -312,7 +317,7 @@ class _BranchAndBound:
         self._show(pool[nearest], found.multipliers, marginals)
         kept = alive & (marginals < self._cutoff())
         counts = kept.sum(axis=1)
-        if not counts.all() or ((counts == 1).all() and self._forbidden(kept.argmax(axis=1))):
+        if not counts.all() or ((counts == 1).all() and self._close(kept.argmax(axis=1))):
             return []
         node, sides = _where(costs, kept, pool, found.shares)
         return [Half(found.bound, kept, found.multipliers, node, sides)]
@@ -328,10 +333,15 @@ class _BranchAndBound:
             self._improve(account.labels, multipliers, marginals <= near[:, None])
             self.improving_s += time.perf_counter() - now
 
-    def _forbidden(self, labels: np.ndarray) -> bool:
-        """Whether labels break a strict edge or an implication, with whatever copies."""
-        broken = self.costs.broken_edges(labels, self.costs.ends(labels))
-        return bool(surrounded(self.problem, labels)) or bool(broken.any())
+    def _close(self, labels: np.ndarray) -> bool:
+        """Offer the cheapest copies of these labels; whether they hold no plan below the cutoff."""
+        if surrounded(self.problem, labels) or self.costs.broken_edges(labels, self.costs.ends(labels)).any():
+            return True
+        left_s = self.deadline - time.perf_counter()
+        copies, bound = cheapest_copies(self.costs, labels, time_limit_s=left_s)
+        if copies is not None:
+            self._take(labels, copies, self.costs.totals(labels, copies).objective)
+        return bound >= self._cutoff()
 
 
 def _where(
