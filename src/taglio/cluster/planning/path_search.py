@@ -1,4 +1,4 @@
-"""The best placement so far by simulation, once its components are merged. Proposes no placement."""
+"""The best placement so far by simulation. Proposes no placement."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ import numpy as np
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import TOLERANCE, Costs
 from taglio.cluster.planning.describe import beyond_blocks, period_s
-from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import LATENCY, Totals
 from taglio.cluster.planning.replay import Played
 from taglio.cluster.planning.resources import request_shares
@@ -67,13 +66,9 @@ class Search(ABC):
         return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
 
     def offer(self, totals: Totals) -> None:
-        """Keep a placement if it is within the limits and the best so far, either as it is or with merged components.
-        Merging is tried up to 1.3 times the best value."""
-        if self.worth(totals) > 1.3 * self.value:
-            return
-        for placement in (merged(self.assembled, totals), totals):
-            if self.kept(placement) and (value := self.worth(placement)) < self.value:
-                self.best, self.value = placement, value
+        """Keep a placement if it is within the limits and the best so far."""
+        if self.kept(totals) and (value := self.worth(totals)) < self.value:
+            self.best, self.value = totals, value
 
 
 class PathSearch(Search):

@@ -123,7 +123,7 @@ class Timetable:
 class Played:
     """By placement (first axis): seconds of a request, each node's component (numbered by start time), copies sent,
     noise by bound, and busy seconds of each link (from, to), of each device on the diagonal: with as few components as
-    paths through it allow (merge.py)."""
+    paths through it allow."""
 
     latency_s: np.ndarray
     component: np.ndarray

@@ -7,7 +7,7 @@
 2. An evolutionary search (evolution.py) starts from the answers at prices near the best.
 3. Lower aims, by bisection between the bound and the period found, raise the bound.
 
-Plans are compared by their busy time with all overhead of their components, once these are merged (merge.py).
+Plans are compared by their busy time with all overhead of their components.
 """
 
 import time
