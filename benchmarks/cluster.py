@@ -8,7 +8,7 @@ Then, for plans over one, two and three devices:
 * prediction: predicted latency beside what requests, one at a time, take in the long run;
 * throughput: requests a second with several on their way, beside the predicted rate of the busiest device or link.
 
-    python benchmarks/cluster.py [--cases a,b] [--parts prediction,throughput] [--runs 20] [--json]
+    python benchmarks/cluster.py [--cases a,b] [--parts prediction,throughput] [--runs 20]
 
 It takes root, Linux, and taglio[cluster].
 """
@@ -38,7 +38,7 @@ from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.optimize import Profiles, timed_plan
 from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
-from taglio.cluster.planning.place import Answer, RunningPlans
+from taglio.cluster.planning.place import Answer
 from taglio.error.model import ErrorModel
 from taglio.errors import Infeasible, TaglioError
 from taglio.flow import stages
@@ -77,8 +77,8 @@ PLAN_S = 1.0
 # Requests of a plan fill as many seconds, in each of several rounds fewer, if they are not more than so many.
 LEAST_S, ROUND_S, MOST_S = 10.0, 5.0, 30.0
 FEWEST_RUNS, MOST_RUNS = 6, 5000
-# Other tenants of the machine come and go within seconds and minutes: shorter requests than this have so many rounds
-# over all plans, of which the median counts.
+# Other tenants of the machine come and go within seconds: shorter requests than this have so many rounds, of which the
+# median counts.
 SHORT_S, ROUNDS = 0.15, 3
 # On a machine that is busy for a larger share of the time, work rarely finds a free processor.
 FULL = 0.9
@@ -213,9 +213,10 @@ def make(emulation: Emulation, work: Path, file: Path, variant: Variant, *, time
     cluster, used = opened(file)
     model, measured, error = network(work)
 
-    def placed(profiles: Profiles, running: RunningPlans | None, _: float) -> Answer:
+    def placed(profiles: Profiles, timed: Plan | None, _: float) -> Answer:
         there = candidate(model, measured, error, profiles=profiles, **limits(folder, variant))
-        return place(there, cluster, running=running, time_limit_s=time_limit_s)
+        kept = () if timed is None else (timed,)
+        return place(there, cluster, precisions_of=kept, time_limit_s=time_limit_s)
 
     # Other devices cannot be chosen, so that their times do not matter.
     devices = [device for device, _ in variant.ends] or DEVICES
@@ -303,47 +304,31 @@ def keep(folder: Path, profiles: Profiles) -> None:
 
 
 def inside(words: list[str]) -> int:
-    """On the start device: run the plans in these folders, a line of JSON for each run: `single` requests, a `stream`,
-    or `once`, which is as many single ones as are asked for, in one round."""
-    file, runs, stream, *folders = words
+    """On the start device: run the plan in a folder, a line of JSON for each run: `single` requests, a `stream`, or
+    `once`, which is as many single ones as are asked for, in one round."""
+    file, runs, stream, folder = words
     cluster = cluster_file.load(Path(file))
-    for number in range(1 if stream == "once" else ROUNDS):
-        for folder in folders:
-            try:
-                plan = artifact.load(Path(folder) / f"{PLAN}.json", PLAN, Plan)
-                each_s = max(plan.predicted_latency_s.value, 1e-4)
-                if number and each_s > SHORT_S:
-                    continue
-                least_s = ROUND_S if each_s <= SHORT_S else LEAST_S
-                most_s = MOST_S * (3 if stream == "stream" else 1)
-                count = min(max(int(runs), int(least_s / each_s)), max(FEWEST_RUNS, int(most_s / each_s)), MOST_RUNS)
-                count = int(runs) if stream == "once" else count
-                before = ticks(STAT.read_text())
-                result = run_on_cluster(Path(folder), cluster, count, stream=stream == "stream")
-                busy, every = (now - then for now, then in zip(ticks(STAT.read_text()), before, strict=True))
-            except TaglioError as error:
-                print(json.dumps({"folder": folder, "error": f"{type(error).__name__}: {error}"}), flush=True)
-                continue
-            run = {**json.loads(msgspec.json.encode(result)), "machine_busy": busy / max(every, 1)}
-            print(json.dumps({"folder": folder, "run": run}), flush=True)
+    plan = artifact.load(Path(folder) / f"{PLAN}.json", PLAN, Plan)
+    each_s = max(plan.predicted_latency_s.value, 1e-4)
+    least_s, most_s = ROUND_S if each_s <= SHORT_S else LEAST_S, MOST_S * (3 if stream == "stream" else 1)
+    count = min(max(int(runs), int(least_s / each_s)), max(FEWEST_RUNS, int(most_s / each_s)), MOST_RUNS)
+    for _ in range(1 if stream == "once" or each_s > SHORT_S else ROUNDS):
+        before = ticks(STAT.read_text())
+        count = int(runs) if stream == "once" else count
+        result = run_on_cluster(Path(folder), cluster, count, stream=stream == "stream")
+        busy, every = (now - then for now, then in zip(ticks(STAT.read_text()), before, strict=True))
+        run = {**json.loads(msgspec.json.encode(result)), "machine_busy": busy / max(every, 1)}
+        print(json.dumps({"run": run}), flush=True)
     return 0
 
 
-def measured(
-    emulation: Emulation, file: Path, runs: int, stream: bool, folders: list[Path]
-) -> dict[str, dict[str, Any]]:
-    """What `inside` said of each folder: of several runs that of median latency or rate, and the figures of all."""
-    lines = driver(emulation).ask("inside", file, runs, "stream" if stream else "single", *folders)
-    results = {}
-    for folder in map(str, folders):
-        answers = [answer for answer in lines if answer.get("folder", folder) == folder]
-        good = sorted((answer["run"] for answer in answers if "run" in answer), key=partial(figure, stream=stream))
-        if good:
-            rounds = [figure(answer, stream=stream) for answer in good]
-            results[folder] = {"run": good[(len(good) - 1) // 2], "rounds": rounds}
-        elif answers:
-            results[folder] = answers[0]
-    return results
+def measured(emulation: Emulation, file: Path, runs: int, stream: bool, folder: Path) -> dict[str, Any]:
+    """What `inside` said of a plan: of several runs that of median latency or rate, and the figures of all."""
+    answers = driver(emulation).ask("inside", file, runs, "stream" if stream else "single", folder)
+    good = sorted((answer["run"] for answer in answers if "run" in answer), key=partial(figure, stream=stream))
+    if not good:
+        return answers[0] if answers else {"error": "no answer"}
+    return {"run": good[(len(good) - 1) // 2], "rounds": [figure(run, stream=stream) for run in good]}
 
 
 COMMANDS = {"again": again, "inside": inside}
@@ -370,16 +355,11 @@ def study(emulation: Emulation, file: Path, name: str, options: argparse.Namespa
         emulation.become(scenario(file, variant.scenario))
         for stream in [part == "throughput" for part in options.parts.split(",")]:
             runs = options.runs * (3 if stream else 1)
-            results = measured(emulation, links[variant.scenario], runs, stream, [folder])
-            row = {
-                "case": name,
-                **asdict(variant),
-                "stream": stream,
-                **results.get(str(folder), {"error": "no answer"}),
-            }
+            figures = measured(emulation, links[variant.scenario], runs, stream, folder)
+            row = {"case": name, **asdict(variant), "stream": stream, **figures}
             row["devices"] = sorted({placement.device for placement in plan.placements})
             rows.append(row)
-            print(" | ".join(table_rows([row])[0]), flush=True)
+            print(*table_row(row), sep=", ", flush=True)
 
 
 def main() -> int:
@@ -392,7 +372,6 @@ def main() -> int:
     parser.add_argument("--parts", default="prediction,throughput")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--effort", type=float, default=0.3)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     file = written_cluster(CACHE / "cluster")
     rows: list[dict[str, Any]] = []
@@ -421,9 +400,9 @@ def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Write what was measured, also of a run that was stopped."""
     figures = summary(rows)
     heads = ["network", "plan", "scenario", "devices", "predicted", "measured", "ratio"]
-    table = markdown(heads, table_rows(rows))
+    table = markdown(heads, [table_row(row) for row in rows])
     path = write("cluster", {"options": vars(options), "summary": figures, "rows": rows}, table)
-    print(json.dumps(figures) if options.json else f"{figures}\nwrote {path}")
+    print(f"{figures}\nwrote {path}")
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -459,23 +438,18 @@ def full(run: dict[str, Any]) -> bool:
     return bool(run["machine_busy"] > FULL)
 
 
-def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
-    lines = []
-    for row in rows:
-        start = [row["case"], row["name"] + (" (stream)" if row["stream"] else ""), row["scenario"]]
-        start.append(" ".join(row["devices"]))
-        if "run" not in row:
-            lines.append([*start, "", "", str(row.get("error"))])
-            continue
-        result = row["run"]
-        if row["stream"]:
-            wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
-            share = f"{got / wanted:.3f}" + (" (machine full)" if full(result) else "")
-            lines.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", share])
-        else:
-            wanted, got = result["predicted_s"] * 1e3, result["latency"]["steady_s"] * 1e3
-            lines.append([*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"])
-    return lines
+def table_row(row: dict[str, Any]) -> list[str]:
+    start = [row["case"], row["name"] + (" (stream)" if row["stream"] else ""), row["scenario"]]
+    start.append(" ".join(row["devices"]))
+    if "run" not in row:
+        return [*start, "", "", str(row.get("error"))]
+    result = row["run"]
+    if row["stream"]:
+        wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
+        share = f"{got / wanted:.3f}" + (" (machine full)" if full(result) else "")
+        return [*start, f"{wanted:.2f} /s", f"{got:.2f} /s", share]
+    wanted, got = result["predicted_s"] * 1e3, result["latency"]["steady_s"] * 1e3
+    return [*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"]
 
 
 if __name__ == "__main__":

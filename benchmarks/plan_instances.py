@@ -4,9 +4,8 @@ Graphs. `chain`: block after block, as the peer's static networks are. `static`:
 cross-stage-partial modules as in YOLO (fan-out 1 to 3, splits, skip joins). `random`: as the peer's (src/Test/Scripts
 of github.com/SimoneNicosanti/Dissertation): a main branch and four others, each of which leaves the main branch at a
 random block of its first half and comes back at one of its second half; every block is also read two blocks later with
-a probability of 0.15; of 1,032 blocks, 652 are the main branch's. `dense`: block i reads 1 to 3 earlier blocks (1.75 on
-average), half of them among the last four, half anywhere before, so that the tree-width is high; no network looks like
-that. `yolo11x`: the blocks of yolo11x-seg with their own work, weights and tensor sizes.
+a probability of 0.15; of 1,032 blocks, 652 are the main branch's. `yolo11x`: the blocks of yolo11x-seg with their own
+work, weights and tensor sizes.
 
 Costs, all from one seed. Work: log-normal, σ = 1 (yolo11x: its FLOPs). A device computes 1 (the first) to 12 times as
 fast as the first, each block 0.7 to 1.4 times as fast again. int8 takes 0.3 to 1.1 of float, with its anchor alone 0.4
@@ -18,20 +17,13 @@ to 1.8 of an equal share, so that the fastest cannot take what it would. Objecti
 0.02 s for a joule. Input and output are on the first device.
 """
 
-import gzip
-import runpy
-import tempfile
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
 import numpy as np
-import onnx
 
-from cases import ROOT
+from plan_networks import graph as graph_of
 from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Resource, Values
-from taglio.model.graph import Graph, build
-from taglio.model.load import load
+from taglio.model.graph import Graph
 
 FORMS = (
     Form("float32", Kind.FLOAT, Kind.FLOAT),
@@ -135,33 +127,6 @@ def _skipping(net: Network, rng: np.random.Generator, reads: list[int]) -> int:
     return net.block("join" if len(reads) > 1 else plain, *reads)
 
 
-def dense(blocks: int, rng: np.random.Generator) -> Network:
-    net = Network()
-    first = [net.value(SOURCE)]
-    for node in range(blocks):
-        count = int(rng.choice([1, 2, 3], p=[0.4, 0.45, 0.15]))
-        reads: set[int] = set()
-        for _ in range(count):
-            near = rng.random() < 0.5
-            reads.add(int(rng.integers(max(0, node - 4) if near else 0, node)) if node else -1)
-        kind = (
-            "join" if len(reads) > 1 else str(rng.choice(["soft", "conv", "move", "refused"], p=[0.5, 0.2, 0.2, 0.1]))
-        )
-        first.append(net.block(kind, *(first[1 + read] for read in sorted(reads))))
-    return net
-
-
-@cache
-def yolo11x() -> Graph:
-    """The block graph of yolo11x-seg, from its topology and random weights."""
-    models = ROOT.parent / "shared" / "models"
-    fill = runpy.run_path(str(models / "fill_weights.py"))["fill"]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "yolo11x-seg.onnx"
-        onnx.save(fill(gzip.decompress((models / "yolo11x-seg.topology.onnx.gz").read_bytes()), 0), path)
-        return build(load(path))
-
-
 def blocks_of(graph: Graph) -> Network:
     """The graph's network."""
     net = Network()
@@ -186,9 +151,7 @@ def _cut(net: Network, blocks: int) -> Network:
     return net
 
 
-def problem(
-    net: Network, devices: int, rng: np.random.Generator, *, quantize: bool = True, limits: bool = True
-) -> Problem:
+def problem(net: Network, devices: int, rng: np.random.Generator) -> Problem:
     """Costs and limits for a network, by the laws above."""
     nodes = len(net.kinds)
     work = np.array(net.work) if net.work else rng.lognormal(0.0, 1.0, nodes)
@@ -205,7 +168,7 @@ def problem(
         forms = {"refused": [FLOAT], "move": [FLOAT, WHOLE, CARRIED], "soft": [FLOAT, WHOLE, SOFT]}.get(
             kind, [FLOAT, WHOLE]
         )
-        allowed[node][:, forms if quantize else [FLOAT]] = True
+        allowed[node][:, forms] = True
     values = values_of(net, rng, start_s, speed)
     bandwidth = rng.uniform(0.1, 3.0, (devices, devices)) * 1e9 / 8
     latency = rng.uniform(0.2e-3, 2e-3, (devices, devices))
@@ -216,17 +179,14 @@ def problem(
         Resource("latency", np.ones(devices), latency * off, off / bandwidth, np.ones(1), 1.0),
         Resource("energy", watts, none, off * 2e-8, np.ones(1), 0.02),
     )
-    noises: tuple[NoiseBound, ...] = ()
-    memory = None
     own = rng.lognormal(0.0, 1.5, nodes) * ~np.isin(net.kinds, ["refused", "move"])
     by_form = np.stack([np.zeros(nodes), own, 0.7 * own, np.zeros(nodes)], axis=1)
     readers = values.readers
     edge = np.where(readers == CALLER, 0.0, 0.5 * own[np.maximum(readers, 0)] * rng.uniform(0.2, 1.8, len(readers)))
     weights = np.array(net.weights) if net.weights else np.where(light, 0.0, rng.lognormal(0.0, 1.0, nodes) * 4e5)
-    if limits:
-        noises = (NoiseBound("error", by_form, edge, edge.copy(), 0.15 * float(own.sum())),)
-        capacity = weights.sum() * np.concatenate([[1.0], rng.uniform(0.6, 1.8, devices - 1) / devices])
-        memory = Memory(capacity, weights[:, None] * np.array([1.0, 0.25, 0.25, 1.0]))
+    noise = NoiseBound("error", by_form, edge, edge.copy(), 0.15 * float(own.sum()))
+    capacity = weights.sum() * np.concatenate([[1.0], rng.uniform(0.6, 1.8, devices - 1) / devices])
+    memory = Memory(capacity, weights[:, None] * np.array([1.0, 0.25, 0.25, 1.0]))
     names = tuple(f"block{node}" for node in range(nodes))
     return Problem(
         tuple(f"device{device}" for device in range(devices)),
@@ -237,9 +197,9 @@ def problem(
         allowed,
         values,
         resources,
-        noises,
+        (noise,),
         memory,
-        wire_only=quantize,
+        wire_only=True,
     )
 
 
@@ -271,14 +231,10 @@ def values_of(net: Network, rng: np.random.Generator, start_s: np.ndarray, speed
     )
 
 
-def instance(
-    graph: str, blocks: int | None, devices: int, seed: int, *, quantize: bool = True, limits: bool = True
-) -> Problem:
-    """The problem of a command line."""
+def instance(graph: str, blocks: int, devices: int, seed: int) -> Problem:
+    """The problem of a row; yolo11x has blocks of its own."""
     rng = np.random.default_rng(seed)
     if graph == "yolo11x":
-        net = blocks_of(yolo11x())
-    else:
-        made = {"chain": chain, "random": random, "dense": dense}
-        net = static(blocks or 652) if graph == "static" else made[graph](blocks or 1032, rng)
-    return problem(net, devices, rng, quantize=quantize, limits=limits)
+        return problem(blocks_of(graph_of("yolo11x-seg")), devices, rng)
+    made = {"chain": chain, "random": random}
+    return problem(static(blocks) if graph == "static" else made[graph](blocks, rng), devices, rng)

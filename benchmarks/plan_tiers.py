@@ -7,9 +7,7 @@ and 20 ms. Networks are those of plan_networks.py: made-up costs, so that nothin
 * grouped: devices that are alike take turns (taglio's way);
 * apart: a device for each component, as if none were alike; only up to forty, where nothing is proven any more.
 
-For each: seconds of the solve, those of processors meanwhile, gap, requests a second predicted and by simulation, and
-by simulation when the busiest device beside the camera is lost, until there is another plan (grouped: its replicas go
-on; apart: nothing does).
+For each: seconds of the solve, those of processors meanwhile, gap, devices used and predicted requests a second.
 
     python benchmarks/plan_tiers.py [--cases ultraface-rfb-320] [--devices 5,20,100] [--time-limit-s 20] [--json]
 """
@@ -18,19 +16,14 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from cases import markdown, write
 from plan_networks import workload
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
-from taglio.cluster.planning.place import Answer, Planner, place
-from taglio.cluster.planning.schedule import pipelines
-from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer, simulate
+from taglio.cluster.planning.place import Planner, place
 from taglio.cluster.planning.workload import parse_objective
 from taglio.plan.result import GAP
 
@@ -53,31 +46,6 @@ def tiers(devices: int) -> Cluster:
     return parse(text + "".join(LINK.format(*ends, *link) for ends, link in LINKS.items()))
 
 
-def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], requests: int = 200) -> float:
-    """Requests per second in the steady state, by simulation: all `requests` wait from the beginning, older ones go
-    first, and the `machines` of a device take turns."""
-    one, *_ = pipelines(answer.assembled, answer.totals)
-    tasks, transfers = list[ComponentTask](), list[Transfer]()
-    for turn in range(requests):
-        first = len(tasks)
-        tasks += [replace(task, device=_at_turn(machines, task.device, turn)) for task in one.tasks]
-        for sent in one.transfers:
-            source, target = (_at_turn(machines, end, turn) for end in sent.link)
-            made_by = None if sent.source is None else first + sent.source
-            targets = tuple(first + target for target in sent.targets)
-            transfers.append(replace(sent, source=made_by, targets=targets, link=(source, target)))
-    ends_s = simulate(Pipeline(tuple(tasks), tuple(transfers))).ends_s
-    ran = np.array(ends_s[: len(tasks)]).reshape(requests, -1).max(axis=1)
-    arrived = np.array(ends_s[len(tasks) :]).reshape(requests, -1).max(axis=1, initial=0.0)
-    ends, half = np.sort(np.maximum(ran, arrived)), requests // 2
-    return float(half / (ends[-1] - ends[-1 - half]))
-
-
-def _at_turn(machines: Mapping[str, Sequence[str]], device: str, turn: int) -> str:
-    names = machines.get(device, (device,))
-    return names[turn % len(names)]
-
-
 def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any]:
     """One plan."""
     cluster = tiers(devices)
@@ -88,12 +56,8 @@ def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any
     if way == "grouped":
         answer = place(works, cluster, aim, time_limit_s=time_limit_s)
     else:
-        answer = Planner(works, cluster, aim, None, GAP, time_limit_s).answer(why=True)
+        answer = Planner(works, cluster, aim, (), GAP, time_limit_s).answer(why=True)
     took_s, busy_s, (plan,) = time.perf_counter() - begun, time.process_time() - busy_s, answer.plans
-    machines = plan.machines()
-    beyond = [usage for usage in plan.usage if usage.device != cluster.start]
-    busiest = max(beyond, key=lambda usage: usage.predicted_busy_s, default=None)
-    rest = plan if busiest is None else plan.without(busiest.machines[:1])
     return {
         "network": name,
         "devices": devices,
@@ -101,10 +65,8 @@ def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any
         "solve_s": took_s,
         "processor_s": busy_s,
         "gap": answer.gap,
-        "used": sum(map(len, machines.values())),
+        "used": sum(map(len, plan.machines().values())),
         "predicted_per_s": 1.0 / answer.value,
-        "simulated_per_s": simulated_rate(answer, machines),
-        "after_a_loss_per_s": 0.0 if rest is None else simulated_rate(answer, rest.machines()),
     }
 
 
@@ -124,12 +86,11 @@ def main() -> int:
     lines = [
         [
             plan["network"], str(plan["devices"]), plan["way"], f"{plan['solve_s']:.1f}", f"{plan['processor_s']:.1f}",
-            f"{plan['gap']:.2%}", str(plan["used"]), *(f"{plan[key]:.1f}" for key in plan if key.endswith("_per_s")),
+            f"{plan['gap']:.2%}", str(plan["used"]), f"{plan['predicted_per_s']:.1f}",
         ]
         for plan in rows
     ]  # fmt: skip
-    head = ["network", "devices", "way", "solve s", "processor s", "gap", "used"]
-    head += ["predicted /s", "simulated /s", "after a loss /s"]
+    head = ["network", "devices", "way", "solve s", "processor s", "gap", "used", "predicted /s"]
     table = markdown(head, lines)
     print(json.dumps(rows) if options.json else table)
     path = write("plan_tiers", {"options": vars(options), "rows": rows}, table)

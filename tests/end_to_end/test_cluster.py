@@ -50,18 +50,6 @@ def test_a_plan_on_two_devices_is_built_and_runs(out: Path, cluster: Path) -> No
     assert "One request" in page and ("assumed" in page) == on_camera
 
 
-def test_pins_and_running_plans(workspace: Path, cluster: Path) -> None:
-    ran = taglio("plan", workspace, "--cluster", cluster, *QUICK, "--pin", "camera=*", "--json").json()
-    assert {each["device"] for each in ran["plans"][0]["placements"]} == {"camera"}
-    shutil.copy(workspace / "plan.json", workspace / "before.json")
-    asked = ("plan", workspace, "--cluster", cluster, *QUICK, "--pin", "server=*", "--from", "before.json")
-    moved = taglio(*asked, "--json").json()
-    blocks, cost_s = moved["moves"]
-    assert blocks == len(moved["plans"][0]["placements"]) and cost_s == pytest.approx(blocks * 1e-3)
-    assert moved["value"] == pytest.approx(cost_s + moved["plans"][0]["predicted_latency_s"]["value"], rel=1e-6)
-    assert f"to move {blocks} blocks" in taglio(*asked).out
-
-
 @pytest.fixture
 def other(digits_staged: Staged, tmp_path: Path) -> Path:
     """The workspace of a second model."""

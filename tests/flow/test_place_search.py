@@ -9,7 +9,6 @@ import pytest
 
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.describe import predicted_error
-from taglio.cluster.planning.place import RunningPlans
 from taglio.error.measure import Evidence
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.errors import Infeasible
@@ -111,21 +110,19 @@ def test_what_was_measured_is_not_measured_again() -> None:
     model = candidate(1.0)
     first = place(model, CLUSTER, time_limit_s=1.0)
     count = measured(model)
-    second = place(model, CLUSTER, running=RunningPlans(first.plans, 1.0), time_limit_s=1.0)
+    second = place(model, CLUSTER, precisions_of=first.plans, time_limit_s=1.0)
     assert measured(model) == count and second.plans[0].placements == first.plans[0].placements
 
 
-def test_a_running_plan_that_holds_may_stay_though_it_is_predicted_to_break_the_limit() -> None:
-    """Its error is half of what the study says; nothing but it was measured."""
+def test_precisions_that_hold_may_stay_though_they_are_predicted_to_break_the_limit() -> None:
+    """Their error is half of what the study says; nothing but this plan was measured."""
     model = candidate(0.5)
     plans = place(model, CLUSTER, time_limit_s=1.0).plans
     assert predicted_error(model.error, model.work.graph, plans[0]) > LIMIT
-    other = candidate(0.5)
-    answer = place(other, CLUSTER, running=RunningPlans(plans, 1.0), time_limit_s=1.0)
+    answer = place(candidate(0.5), CLUSTER, precisions_of=plans, time_limit_s=1.0)
     assert answer.plans[0].placements == plans[0].placements
-    broken = candidate(2.0)
-    answer = place(broken, CLUSTER, running=RunningPlans(plans, 1.0), time_limit_s=1.0)
-    assert answer.plans[0].placements != plans[0].placements
+    with pytest.raises(Infeasible):
+        place(candidate(2.0), CLUSTER, precisions_of=plans, time_limit_s=1.0)
 
 
 def test_a_limit_that_no_plan_keeps_is_named_with_its_model() -> None:

@@ -19,9 +19,8 @@ from taglio.report import page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.written import offer
 
-# Arguments of `plan` that this machine's plans have, or that are parsed here; and those that a front does not have.
+# Arguments of `plan` that this machine's plans have, or that are parsed here.
 _NOT_PASSED = ("with_model", "effort")
-_OF_ONE_PLAN = ("objective", "running")
 
 
 def plan(options: argparse.Namespace) -> Shown:
@@ -38,7 +37,6 @@ def plan(options: argparse.Namespace) -> Shown:
         "bound": answer.bound,
         "gap": answer.gap,
         "plans": answer.plans,
-        "moves": answer.moves(),
         "loads": answer.loads(),
     }
     remark = offer(lambda: page.write(options.folder))
@@ -47,10 +45,9 @@ def plan(options: argparse.Namespace) -> Shown:
 
 def _front(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE --axes A,B`."""
-    for action in options.several:
-        if action.dest in _OF_ONE_PLAN and getattr(options, action.dest) != action.default:
-            raise BadOption(f"{action.option_strings[0]} is for one plan: leave it or --axes out")
-    keywords = arguments(options, (*_NOT_PASSED, *_OF_ONE_PLAN))
+    if options.objective != "latency":
+        raise BadOption("--objective is for one plan: leave it or --axes out")
+    keywords = arguments(options, (*_NOT_PASSED, "objective"))
     other_models = [_other(text, options) for text in options.with_model]
     front = placing.pareto(options.folder, options.cluster, others=other_models, **keywords)
     remark = offer(lambda: page.write(options.folder))

@@ -283,7 +283,7 @@ OPTIONS: dict[str, Facts] = {
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=path),
     "--objective": option(
         "what to optimise: latency (default) or rate (requests a second); with --cluster latency, throughput, energy, "
-        "sum (of compute seconds), weights (latency=1,energy=0.5) or an order (throughput,energy)",
+        "sum (of compute seconds) or weights (latency=1,energy=0.5)",
         default="latency",
         metavar="AIM",
     ),
@@ -312,11 +312,6 @@ OPTIONS: dict[str, Facts] = {
         metavar="N",
     ),
     "--keep-off": option("never place these blocks on DEVICE (repeatable)", **_LIST, metavar="DEVICE=PATTERN"),
-    "--from": option(
-        "plan.json of the plan that runs now: move blocks only if the gain exceeds the cost of moving them (1 ms each)",
-        dest="running",
-        metavar="PLAN",
-    ),
     "--time-limit": option(
         "time limit per solve, in seconds (default 20; with --axes 4); a plan takes up to five solves",
         type=positive_float,

@@ -41,7 +41,6 @@ _DATA = "--data --preprocess --seed"
 _LIMITS = "--max-latency --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"
 _LIMITED = "--max-error --min-score --max-drop"
 _SOLVING = "--time-limit --gap"
-_ONE_PLAN = "--objective --from"
 _MEASURING = "--scheme --threads --spinning --runtime --portable --effort --memory-limit"
 _BOUNDS = f"{_LIMITED} --metric --limit-on"
 _OPTIMIZE = f"{_MODEL} --state {_DATA} --labels --calibration {_BOUNDS} --keep-float --force-int8 {_MEASURING}"
@@ -137,7 +136,7 @@ COMMANDS = (
         "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
         "place blocks on several machines, using their profiles, or show a front of such plans",
         f"folder {_LIMITED} --keep-float --force-int8 --cluster",
-        several=f"--pin {_LIMITS} {_SOLVING} {_ONE_PLAN} --axes",
+        several=f"--pin {_LIMITS} {_SOLVING} --objective --axes",
         one="--effort",
     ),
     Command(

@@ -1,4 +1,4 @@
-"""Parse and apply changes to a cluster: a link twice as fast, a device removed, int8 forbidden. Plans nothing."""
+"""Parse and apply changes to an emulated cluster: a link twice as fast, a device removed. Plans nothing."""
 
 import re
 from dataclasses import replace
@@ -6,14 +6,10 @@ from dataclasses import replace
 from taglio.cluster.devices import FACTORS, LEAST_FACTOR, MOST_FACTOR, Cluster
 from taglio.errors import BadOption
 
-HOW = (
-    '"link A->B bandwidth x2", "link A->B latency x0.5", "link A->B cut", "device A x2" (its times), '
-    '"device A memory x2", "without A" or "no int8 on A"'
-)
+HOW = '"link A->B bandwidth x2", "link A->B latency x0.5", "link A->B cut", "device A x2" (its times) or "without A"'
 _LINK = re.compile(r"link\s+(\S+?)\s*->\s*(\S+)\s+(?:(bandwidth|latency)\s+x\s*(\S+)|(cut))", re.IGNORECASE)
-_DEVICE = re.compile(r"device\s+(\S+)\s+(?:(memory)\s+)?x\s*(\S+)", re.IGNORECASE)
+_DEVICE = re.compile(r"device\s+(\S+)\s+x\s*(\S+)", re.IGNORECASE)
 _WITHOUT = re.compile(r"without\s+(\S+)", re.IGNORECASE)
-_NO_INT8 = re.compile(r"no\s+int8(?:\s+on\s+(\S+))?", re.IGNORECASE)
 
 
 def changed(cluster: Cluster, text: str) -> Cluster:
@@ -27,20 +23,11 @@ def _apply(cluster: Cluster, part: str, text: str) -> Cluster:
     if match := _LINK.fullmatch(part):
         return _link(cluster, match, text)
     if match := _DEVICE.fullmatch(part):
-        name, memory, factor = match[1], match[2], _factor(match[3], text)
-        device = cluster.device(name)
-        if memory:
-            return cluster.with_device(name, memory_bytes=device.memory_bytes * factor)
-        of, scale = device.scale_of or device.profile, device.scale_factor * factor
+        name, device = match[1], cluster.device(match[1])
+        of, scale = device.scale_of or device.profile, device.scale_factor * _factor(match[2], text)
         return cluster.with_device(name, scale_of=of, profile=None, scale_factor=scale)
     if match := _WITHOUT.fullmatch(part):
         return cluster.without(match[1])
-    if match := _NO_INT8.fullmatch(part):
-        names = [match[1]] if match[1] else [device.name for device in cluster.devices]
-        for name in names:
-            cluster.device(name)
-            cluster = cluster.with_device(name, int8=False)
-        return cluster
     raise BadOption(f'change "{text}": write {HOW}')
 
 

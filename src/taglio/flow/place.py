@@ -12,7 +12,7 @@ from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.planning.describe import predicted_error, wired_flows
-from taglio.cluster.planning.place import Answer, RunningPlans
+from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.place import place as solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.error.measure import ErrorMeter, Evidence
@@ -166,17 +166,17 @@ def place(
     cluster: Cluster | str | os.PathLike[str],
     *,
     objective: str | Objective = "latency",
-    running: RunningPlans | None = None,
+    precisions_of: Sequence[Plan] = (),
     gap: float = GAP,
     time_limit_s: float = 20.0,
     progress: Progress | None = None,
 ) -> Answer:
     """The best plans of models on the devices of a cluster whose measured errors keep the limits.
 
-    `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum", weights
-    ("latency=1,energy=0.5") or several in order ("throughput,energy"). `running` are deployed plans whose blocks are
-    moved only if that pays; the search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is
-    timed here: times come from the profiles. Raises Infeasible.
+    `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum" or such
+    weights as "latency=1,energy=0.5". Blocks keep the precisions that they have in the plans `precisions_of`; the
+    search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed here: times come from the
+    profiles. Raises Infeasible.
 
     >>> answer = taglio.place(taglio.candidate(model, profile, error, max_error=0.02), cluster, time_limit_s=2.0)
     >>> answer.plans[0].start
@@ -189,21 +189,20 @@ def place(
         cluster = cluster_file.load(Path(cluster))
     if isinstance(objective, str):
         objective = parse_objective(objective)
-    if objective.weighs_energy or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
+    if objective.energy or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
         cluster.refuse_without_watts()
     for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
         for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):
             cluster.device(device)
         each.device_profiles(cluster)
     models = [_Judged(replace(candidate, work=candidate.work.telling(progress))) for candidate in candidates]
-    if running is not None:
-        for model, plan in zip(models, running.plans, strict=False):
-            model.allow(plan)
+    for model, plan in zip(models, precisions_of, strict=False):
+        model.allow(plan)
     deadline = time.perf_counter() + time_limit_s
 
     def place_again() -> Answer:
         works = [model.workload(cluster) for model in models]
-        return solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
+        return solve(works, cluster, objective, precisions_of=precisions_of, gap=gap, time_limit_s=time_limit_s / 2)
 
     tried = _search(models, place_again, deadline, progress)
     holding = [
@@ -281,13 +280,6 @@ def _none_holds(models: Sequence["_Judged"], tried: Sequence[Answer]) -> str:
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: {more} `{argument}`"
 
 
-def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> RunningPlans:
-    """Running plans, where moving a block costs `cost_s` seconds, converted to the objective's unit; energy counts at
-    the largest power of a device."""
-    last, watts = objective.last, max(device.active_watts for device in cluster.devices)
-    return RunningPlans(tuple(plans), cost_s * (last.latency + last.energy * watts))
-
-
 class _Judged:
     """A model during the search: the errors of its plans on all held-out inputs, measured once for all its placements,
     and what they say about the plans that follow."""
@@ -331,7 +323,7 @@ class _Judged:
         return self.bound == inf or self.measured(plan).error <= self.bound
 
     def allow(self, plan: Plan) -> None:
-        """Let the next plan have the predicted error of a running one that holds, even if that is beyond the limit."""
+        """Let the next plan have the predicted error of one that holds, even if that is beyond the limit."""
         if self.target is None or self.bound == 0.0 or not self.holds(plan):
             return
         error = self.target.corrected(self._evidence.values())

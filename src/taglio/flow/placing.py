@@ -16,11 +16,10 @@ from taglio.cluster.planning.workload import Objective, Workload, parse_objectiv
 from taglio.errors import BadOption
 from taglio.flow.error import error_of_workspace
 from taglio.flow.pareto import AXES, Front, front
-from taglio.flow.place import Candidate, candidate, moving_from, source
+from taglio.flow.place import Candidate, candidate, source
 from taglio.flow.place import place as place_all
-from taglio.flow.workspace import PLAN, PROFILE, keep_plan, reopen_profiled
-from taglio.model.graph import Graph
-from taglio.plan.result import GAP, Plan
+from taglio.flow.workspace import PROFILE, keep_plan, reopen_profiled
+from taglio.plan.result import GAP
 from taglio.profile.result import Profile
 from taglio.profile.waking import with_waking
 from taglio.progress import Progress
@@ -94,28 +93,17 @@ def place(
     *,
     objective: str = "latency",
     others: Sequence[Wanted] = (),
-    running: str | None = None,
-    switching_cost_s: float = 1e-3,
     gap: float = GAP,
     time_limit_s: float = 20.0,
     progress: Progress | None = None,
     **limits: Any,
 ) -> Placed:
-    """Place the model in `folder`, and `others`, on the devices of a cluster file; `limits` are for the first.
-
-    `running` names a deployed plan whose blocks are moved only if that pays.
-    """
+    """Place the model in `folder`, and `others`, on the devices of a cluster file; `limits` are for the first."""
     aim = parse_objective(objective)
     cluster, used = opened(cluster_path)
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
-        before = None
-        if running is not None:
-            plan = _reread(folders[0], candidates[0].work.graph, running)
-            before = moving_from((plan,), switching_cost_s, aim, cluster)
-        answer = place_all(
-            candidates, cluster, objective=aim, running=before, gap=gap, time_limit_s=time_limit_s, progress=progress
-        )
+        answer = place_all(candidates, cluster, objective=aim, gap=gap, time_limit_s=time_limit_s, progress=progress)
         for where, plan in zip(folders, answer.plans, strict=True):
             keep_plan(where, plan)
             artifact.save(where / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
@@ -155,12 +143,3 @@ def pareto(
         result = front(works, axis, plan, points=points, progress=progress)
         artifact.save(folders[0] / f"{PARETO}.json", PARETO, candidates[0].work.model.sha256, result)
     return result
-
-
-def _reread(folder: Path, graph: Graph, name: str) -> Plan:
-    """A plan of the same model, read from a file."""
-    path = Path(name) if Path(name).exists() else folder / name
-    plan = artifact.load(path, PLAN, Plan, model_sha256=graph.model_sha256)
-    if {placement.block for placement in plan.placements} != {block.name for block in graph.blocks}:
-        raise BadOption(f"{path}: its blocks are not those of the model: plan again without `running`")
-    return plan

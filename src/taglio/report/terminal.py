@@ -212,10 +212,7 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective) -> None:
             f"{workload.rate_per_s:.4g}" for workload in answer.assembled.workloads if workload.rate_per_s
         )
         say(f"{rates} requests/s: {', '.join(f'{on} busy {share:.1%} of the time' for on, share in loads)}")
-    alone = "" if objective.last.simulated else " (sum of blocks and messages)"
-    moved, cost = answer.moves()
-    if moved and objective.last.kind != "throughput":
-        alone += f", including {objective.amount(cost)} to move {plural(moved, 'block')}"
+    alone = "" if objective.simulated else " (sum of blocks and messages)"
     say(f"{objective}: {objective.amount(answer.value)}{alone}, proven within {answer.gap:.2%} of the optimum")
 
 

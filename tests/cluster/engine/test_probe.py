@@ -9,10 +9,9 @@ import pytest
 from taglio.cluster.devices import Cluster, Handling, Link
 from taglio.cluster.engine import probe
 from taglio.cluster.engine.parcel import ComponentStep, Hop
-from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
+from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.probe import Probes, fitted
 from taglio.cluster.file import parse, written
-from taglio.errors import BadDevice
 from tests.cluster.engine.devices import CLUSTER
 
 NOTHING: Any = None
@@ -77,23 +76,10 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
     assert (probes.handling["camera"].request_s, probes.handling["server"].request_s) == (0.0001, 0.0)
 
 
-def test_a_few_trips_that_were_held_up_do_not_move_a_link() -> None:
+def test_trips_that_were_held_up_or_seem_to_take_no_time_give_a_link() -> None:
     link = fitted(Link("a", "b", 1.0), [0.01] * 20 + [2.0] * 5, [0.09] * 20 + [2.0] * 5, 1_000_000, 0.0)
     assert (link.latency_s, link.bandwidth_bytes_per_s) == pytest.approx((0.005, 12.5e6))
-
-
-def test_a_link_that_no_bytes_slow_has_a_bandwidth_all_the_same() -> None:
     assert fitted(Link("a", "b", 1.0), [2e-4] * 5, [1e-4] * 5, 1_000_000, 0.0).bandwidth_bytes_per_s > 1e9
-
-
-def test_a_device_that_stops_answering_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: object) -> float:
-        raise Broken('device "server" stopped answering')
-
-    monkeypatch.setattr(probe, "_request_s", gone)
-    connection: Any = SimpleNamespace(need=lambda _: None)
-    with pytest.raises(BadDevice, match='measured, device "server" stopped answering: see taglio cluster status'):
-        probe.probe(connection, parse(CLUSTER))
 
 
 def test_what_was_measured_is_a_cluster_file() -> None:

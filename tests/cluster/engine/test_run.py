@@ -68,13 +68,6 @@ def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again
     assert run.resent == 1 and len(run.answers) == 6
 
 
-def test_requests_that_were_all_sent_again_still_have_a_time() -> None:
-    plan = running("a", "camera", takes_s=1.0)
-    run = _RunInProgress(plan, None, [{}], {"a": [[]]})  # type: ignore[arg-type]
-    run.check(AnsweredRequest(0, [], 0.0, 8.0, (), (), 2, plan))  # type: ignore[arg-type]
-    assert [each.measured.mean_s for each in run.plans()] == [8.0]
-
-
 class Line:
     """The pipeline of a plan that answers `value`; its request number `breaking` cannot be sent."""
 

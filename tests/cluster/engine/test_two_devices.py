@@ -26,6 +26,11 @@ from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.support.sockets import addresses
 
 pytestmark = [needs_ray, pytest.mark.whole]
+# A probe in a hurry.
+PROBE_S = {
+    f"cluster.engine.probe.{name}": seconds
+    for name, seconds in (("_SINGLE_S", 0.5), ("_LEAST_S", 0.7), ("_SHARE_S", 0.3), ("_TURN_S", 0.1))
+}
 
 
 def test_status_says_what_each_device_is(running: Bench) -> None:
@@ -70,12 +75,16 @@ def test_the_whole_flow_times_the_plan_on_every_device(running: Bench, tiny: Cas
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
     # Blocks are forced: in float, as they may be fastest, no plan would be timed.
-    limits = ("--max-error", "50%", "--force-int8", "*")
+    limits = ("--max-error", "50%", "--force-int8", "*", "--objective", "throughput")
     asked = ("--cluster", cluster, *limits, "--effort", 0.02, "-o", tmp_path / "out", "--json")
     hurried = {f"cluster.engine.optimize.{each}": 0.5 for each in ("_FIRST_S", "_LAST_S", "_TIMED_S")}
-    done = running.command("optimize", *tiny.arguments(), "--scheme", SCHEME, *asked, hurried=hurried).json()
+    done = running.command("optimize", *tiny.arguments(), "--scheme", SCHEME, *asked, hurried=hurried | PROBE_S).json()
     plan, ran = done["plan"], done["run"]
     assert plan["measured_error"] <= 0.5 and ran["identical"] == ran["requests"] >= 30
+    # The file has no cost of messages, so it was measured; a run of the plan with the same file uses it.
+    costs = json.loads((tmp_path / "out" / "cluster.json").read_text())["body"]["handling"]
+    assert costs.keys() == {"camera", "server"}
+    assert not any("ignores the CPU cost" in note for note in (*plan["notes"], *ran["notes"]))
     for device in ("camera", "server"):
         kept = json.loads((tmp_path / "out" / "profiles" / f"{device}.json").read_text())["body"]
         assert {"near 1", "near too 1"} <= {each["name"] for each in kept["runs"]}
@@ -100,9 +109,7 @@ def test_a_changed_component_is_logged_and_sent_again(running: Bench, placed: Pa
 
 def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluster: Path, tmp_path: Path) -> None:
     path = tmp_path / "measured.toml"
-    hurried = {"_SINGLE_S": 0.5, "_LEAST_S": 0.7, "_SHARE_S": 0.3, "_TURN_S": 0.1}
-    hurried = {f"cluster.engine.probe.{name}": seconds for name, seconds in hurried.items()}
-    found = running.command("cluster", "probe", cluster, "--write", path, "--json", hurried=hurried).json()
+    found = running.command("cluster", "probe", cluster, "--write", path, "--json", hurried=PROBE_S).json()
     ends = {(each["source"], each["target"]) for each in found["links"]}
     assert ends == {("camera", "server"), ("server", "camera")}
     measured = parse(path.read_text())

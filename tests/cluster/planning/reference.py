@@ -62,8 +62,6 @@ def evaluate(problem: Problem, labels: Sequence[int], copies: np.ndarray | None 
         tally.seconds[device] += problem.seconds[node, device, form]
         for k, bound in enumerate(problem.noises):
             tally.noise[k] += bound.own[node, form]
-        if problem.extra is not None:
-            objective += problem.extra[node, device, form]
     held: list[dict[int, Copies]] = []
     for value in range(len(problem.values)):
         broken += broken_edges(problem, labels, value)

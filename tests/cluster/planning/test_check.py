@@ -19,6 +19,7 @@ from taglio.plan.result import Limits, Plan
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun, predict
 from taglio.profile.wall_time import WallTime
+from taglio.report.placement import decisions
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.cluster.planning.test_schedule import drawn, some_levels
 from tests.examples import examples
@@ -139,6 +140,21 @@ def test_messages_take_of_the_rate_what_they_take_of_the_devices() -> None:
         assert plan.busiest == device and plan.predicted_rate_per_s is not None
         busy_s = {each.device: each.predicted_busy_s for each in plan.usage}[device]
         assert busy_s == pytest.approx(1.0 / plan.predicted_rate_per_s.value)
+
+
+def test_components_say_how_long_their_devices_take_to_wake() -> None:
+    """A device that was idle is slower at first; the start device was not idle."""
+    waking_s = 6e-4
+    graph, profiles = chain()
+    far = replace(profiles["far"], conditions=replace(profiles["far"].conditions, waking_s=waking_s))
+    far = replace(far, overhead_s=far.overhead_s + waking_s)
+    work = Workload("m", graph, {**profiles, "far": far}, None, Limits(None))
+    assembled = assemble([work], parse(PAIR), Objective())
+    places = dict(zip((block.name for block in graph.blocks), ("near", "far", "near"), strict=True))
+    (plan,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, {})))
+    assert {piece.waking_s for piece in plan.pieces if piece.device == "far"} == {waking_s}
+    assert {piece.waking_s for piece in plan.pieces if piece.device == "near"} == {0.0}
+    assert "waking" in str(decisions(plan)) and "0.6" in str(decisions(plan))
 
 
 def test_a_plan_all_in_float_says_what_int8_would_take() -> None:

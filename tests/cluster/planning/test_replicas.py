@@ -85,7 +85,7 @@ def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: 
     cluster = several(2)
     profiles = {each.name: problem.profile for each in cluster.devices}
     bare = Workload("m", problem.graph, profiles, problem.error, Limits(None))
-    apart = Planner([bare], cluster, STREAM, None, 1e-3, 2.0).answer(why=True)
+    apart = Planner([bare], cluster, STREAM, (), 1e-3, 2.0).answer(why=True)
     turns = place([bare], cluster, STREAM, gap=1e-3, time_limit_s=2.0)
     assert turns.value <= apart.value * (1.0 + 2e-3) + 1e-9
     assert simulated(turns) >= 0.9 * rate(turns.plans[0])

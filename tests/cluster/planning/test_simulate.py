@@ -49,17 +49,6 @@ def test_a_chain_adds_up() -> None:
     assert there_and_back().busy_s() == {CAMERA: 2.0, SERVER: 3.0, "camera -> server": 1.0, "server -> camera": 0.25}
 
 
-def test_two_devices_work_at_once_and_one_does_not() -> None:
-    def branches(second: str) -> Pipeline:
-        return Pipeline(
-            (ComponentTask("a", CAMERA, 4.0), ComponentTask("b", second, 5.0), ComponentTask("join", CAMERA, 1.0)),
-            (send(0, 2, busy=0.0), send(1, 2, link=(second, CAMERA), busy=0.0)),
-        )
-
-    assert simulate(branches(SERVER)).end_s == pytest.approx(5 + 1)
-    assert simulate(branches(CAMERA)).end_s == pytest.approx(4 + 5 + 1)
-
-
 def test_a_device_goes_on_when_it_has_sent_what_it_wrote() -> None:
     def branches(sending_s: float) -> Pipeline:
         tasks = (
@@ -101,13 +90,6 @@ def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
         pipeline.tasks, (pipeline.transfers[0], send(0, 2, link=("camera", "cloud"), busy=2.0, delay=10.0))
     )
     assert simulate(other).end_s == pytest.approx(15.0)  # both there at 13, the server does one after the other
-
-
-def test_a_tensor_is_sent_once_for_all_its_readers() -> None:
-    tasks = (ComponentTask("a", CAMERA, 1.0), ComponentTask("b", SERVER, 1.0), ComponentTask("c", SERVER, 1.0))
-    timeline = simulate(Pipeline(tasks, (send(0, 1, 2, busy=2.0),)))
-    assert timeline.end_s == pytest.approx(1 + 2 + 1 + 1)
-    assert [each.on for each in timeline.spans].count("camera -> server") == 1
 
 
 def test_a_stream_runs_at_the_rate_of_its_busiest_resource() -> None:

@@ -33,9 +33,9 @@ OBJECTIVES = (
     "energy",
     "sum",
     "latency=1,energy=0.05",
-    "latency,energy",
-    "energy,latency",
-    "throughput,energy",
+    "latency",
+    "energy",
+    "throughput",
 )
 
 
@@ -102,14 +102,14 @@ def worth(assembled: Assembled, totals: Totals, objective: Objective) -> float:
 )
 def test_a_small_model_is_placed_nearly_as_well_as_possible(seed: int) -> None:
     work, cluster = case(seed, LABELLINGS if seed in QUICK else MANY)
-    objective = replace(parse_objective(OBJECTIVES[seed % len(OBJECTIVES)]), then=())
+    objective = parse_objective(OBJECTIVES[seed % len(OBJECTIVES)])
     try:
         assembled = problem_of(work, cluster, objective)
     except BadOption:  # pins that contradict each other
         return
     best = min((worth(assembled, totals, objective) for totals in every(assembled.problem)), default=inf)
     if best == inf:
-        with pytest.raises(Infeasible, match=r"no plan keeps|needs? at least"):
+        with pytest.raises(Infeasible, match="no plan keeps"):
             place([work], cluster, objective, time_limit_s=LIMIT_S)
         return
     answer = place([work], cluster, objective, time_limit_s=LIMIT_S)

@@ -14,7 +14,7 @@ from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
 from taglio.cluster.engine.run import answer_requests
-from taglio.cluster.planning.place import Answer, RunningPlans
+from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.prove import Proof
 from taglio.errors import BadOption, Infeasible
@@ -79,7 +79,7 @@ def optimize_on_cluster(
     `settings` are those of taglio.Model."""
     user, settings = steered(refuse_no_limit(user_limits(max_error, min_score, max_drop)), settings)
     (cluster, used), aim, wanted = opened(cluster_file), parse_objective(objective), read_scheme(scheme)
-    if aim.weighs_energy:
+    if aim.energy:
         cluster.refuse_without_watts()
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
@@ -105,7 +105,7 @@ def optimize_on_cluster(
             settled = settled.settled(chosen)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
             # A plan for throughput needs the CPU cost per message.
-            unknown = aim.weighs_rate and not cluster.messages_cost and len(cluster.devices) > 1
+            unknown = aim.kind == "throughput" and not cluster.messages_cost and len(cluster.devices) > 1
             if unknown:
                 ours = tuple(link for link in cluster.links if cluster.start in (link.source, link.target))
                 handled = probe(connection, replace(cluster, links=ours), progress).handling
@@ -113,12 +113,13 @@ def optimize_on_cluster(
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled.in_place(NAME), own, effort=effort)
 
-        def placed(profiles: Profiles, running: RunningPlans | None, time_limit_s: float) -> Answer:
+        def placed(profiles: Profiles, timed: Plan | None, time_limit_s: float) -> Answer:
             own = profiles.get(cluster.start) or next(iter(profiles.values()))
             pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
             plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
+            kept = () if timed is None else (timed,)
             return place(
-                plannable, cluster, objective=aim, running=running, time_limit_s=time_limit_s, progress=progress
+                plannable, cluster, objective=aim, precisions_of=kept, time_limit_s=time_limit_s, progress=progress
             )
 
         def refined(profiles: Profiles, plan: Plan) -> Profiles:
@@ -144,22 +145,23 @@ def optimize_on_cluster(
 
 
 def timed_plan(
-    placed: Callable[[Profiles, RunningPlans | None, float], Answer],
+    placed: Callable[[Profiles, Plan | None, float], Answer],
     refined: Callable[[Profiles, Plan], Profiles],
     profiles: Profiles,
 ) -> tuple[Plan, Profiles]:
     """The best of the plans whose precisions were timed, and the profiles that predict it.
 
     The plan that is predicted to be best is the one whose prediction is most likely too short: on half a core, plans
-    that were not timed took 12 % longer than predicted. `placed` plans within a time limit, maybe from a running plan;
-    `refined` times the precisions of a plan on every device. A second plan is timed if it promises to save 1 %.
+    that were not timed took 12 % longer than predicted. `placed` plans within a time limit, perhaps with a plan's
+    precisions; `refined` times the precisions of a plan on every device. A second plan is timed if it promises to save
+    1 %.
     """
     plan, best = placed(profiles, None, _FIRST_S).plans[0], None
     for _ in range(2):
         profiles = refined(profiles, plan)
         free = placed(profiles, None, _LAST_S)
         with suppress(Infeasible):  # with another choice of what is sent as int8
-            timed = placed(profiles, RunningPlans((plan,), 0.0, precisions_stay=True), _TIMED_S)
+            timed = placed(profiles, plan, _TIMED_S)
             if best is None or timed.value < best[0].value:
                 best = replace(timed, bound=min(free.bound, timed.value)), profiles
             if free.value > 0.99 * timed.value:

@@ -1,7 +1,7 @@
 """The critical path: the best placement found by simulated latency, and a proven lower bound on the latency of any.
 
 Placements come from the plan with the least sum, the plans on one device, and an evolutionary search (evolution.py).
-The components and copies of the best are then improved (path_search.py). The bound is in path_bound.py.
+The bound is in path_bound.py.
 """
 
 import time
@@ -36,8 +36,7 @@ def shorten(
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= 3_000_000:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = lower_bound(tables, objective.latency * search.shares, least)
-        for _ in evolve(search, tables, started_s + 0.95 * time_limit_s, good_enough=bound / (1.0 - gap)):
+        for _ in evolve(search, tables, started_s + time_limit_s, good_enough=bound / (1.0 - gap)):
             pass
-        search.polish(started_s + time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)

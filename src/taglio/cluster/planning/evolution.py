@@ -2,7 +2,7 @@
 
 Successive pools of placements are improved by many small changes. A change gives another device or precision to all
 ancestors or all descendants of a block, a branch, a run of blocks, or one block, or copies such a part from another
-placement of the pool; and the ancestors of a block may run earlier. All changed placements are replayed block by block
+placement of the pool. All changed placements are replayed block by block
 (replay.py), the best of them are simulated, and the best of those stay, no two with nearly the same value. Each
 component and crossing must gain a minimum: smaller gains are below the accuracy of predictions.
 """
@@ -24,12 +24,11 @@ POOL = 30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A simulated placement, its value with what its components and copies must gain, and the order of its blocks."""
+    """A simulated placement, and its value with what its components and copies must gain."""
 
     rank: float
     labels: np.ndarray
     totals: Totals
-    order: int
 
 
 class Pool:
@@ -48,12 +47,10 @@ class Pool:
         self.groups = np.concatenate([groups(table) for table in tables])
         self.own, self.uppers = search.of_labels()
         self.members: list[Member] = []
-        # Block orders, by model.
-        self.orders = [[list(range(len(nodes))) for nodes in self.models]]
 
-    def add(self, labels: np.ndarray, order: int = 0, most: int = 8) -> None:
+    def add(self, labels: np.ndarray, most: int = 8) -> None:
         """Simulate the `most` best of these placements (placement, node), and keep those among the pool's best."""
-        values, factors, levels = self._replayed(labels, order)
+        values, factors, levels = self._replayed(labels)
         ranks = values * factors
         worst = self.members[-1].rank if len(self.members) == POOL else inf
         seen, tried = {_level(member.rank) for member in self.members}, list[int]()
@@ -71,7 +68,7 @@ class Pool:
                     ((self.search.worth(placement), placement) for placement in (split, replace(split, levels=()))),
                     key=lambda pair: pair[0],
                 )
-                members.append(Member(value * float(factors[index]), labels[index], totals, order))
+                members.append(Member(value * float(factors[index]), labels[index], totals))
         best: dict[int, Member] = {}
         for member in sorted(members, key=lambda member: member.rank):
             best.setdefault(_level(member.rank), member)
@@ -84,27 +81,16 @@ class Pool:
             best = self.members[0].rank
             if best <= good_enough:
                 return
-            if self.random.random() < 0.5:
-                self.orders.append(self._new_order())
-                order = len(self.orders) - 1
-            else:
-                order = self._better().order
-            self.add(self._changed(self.orders[order]), order)
+            self.add(self._changed())
             stalled = 0 if self.members[0].rank < best * (1.0 - 1e-6) else stalled + 1
 
-    def _new_order(self) -> list[list[int]]:
-        if self.random.random() < 0.3:
-            return [replay.order(self.random) for replay in self.replays]
-        before = self.orders[self._better().order]
-        return [replay.hastened(order, self.random) for replay, order in zip(self.replays, before, strict=True)]
-
-    def _replayed(self, labels: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _replayed(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """By placement: its value by replay, infinite if it surely breaks a limit; the factor for its number of
         components and copies; and the levels of its nodes."""
         search, every = self.search, np.arange(labels.shape[1])
         played = [
-            replay.play(labels[:, nodes.start : nodes.stop], own)
-            for replay, nodes, own in zip(self.replays, self.models, self.orders[order], strict=True)
+            replay.play(labels[:, nodes.start : nodes.stop])
+            for replay, nodes in zip(self.replays, self.models, strict=True)
         ]
         sums = self.own[every, labels].sum(axis=1)
         noise = sum(replayed.noise for replayed in played)
@@ -123,14 +109,14 @@ class Pool:
             replay.copies(labels[nodes.start : nodes.stop].tolist(), copies)
         return replace(self.search.costs.totals(labels, copies), levels=tuple(levels.tolist()))
 
-    def _changed(self, order: Sequence[Sequence[int]]) -> np.ndarray:
+    def _changed(self) -> np.ndarray:
         """Changed copies of placements in the pool, better ones more often."""
         random = self.random
         count = min(400, 20 * len(self.problem.nodes))
         labels = np.array([self._better().labels for _ in range(count)])
         for row in labels:
             for _ in range(1 + int(random.integers(3) * random.random())):
-                nodes = self._part(order)
+                nodes = self._part()
                 draw = random.random()
                 if draw < 0.65:  # to another device
                     to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
@@ -147,16 +133,15 @@ class Pool:
         place = self.random.exponential(POOL / 3)
         return self.members[int(place) % len(self.members)]
 
-    def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
+    def _part(self) -> np.ndarray:
         """A group of nodes, a run of eight blocks on average, or one block."""
         random = self.random
         draw = random.random()
         if draw < 0.5:
             return np.asarray(np.flatnonzero(self.groups[int(random.integers(len(self.groups)))]))
-        model = int(random.integers(len(order)))
-        first, own = int(random.integers(len(order[model]))), order[model]
-        size = 1 + (int(random.exponential(8.0)) if draw < 0.8 else 0)
-        return self.models[model].start + np.array(own[first : first + size])
+        nodes = self.models[int(random.integers(len(self.models)))]
+        first, size = int(random.integers(len(nodes))), 1 + (int(random.exponential(8.0)) if draw < 0.8 else 0)
+        return np.array(nodes[first : first + size])
 
 
 def _level(value: float) -> int:

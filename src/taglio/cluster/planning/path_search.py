@@ -1,9 +1,7 @@
-"""The best placement so far by simulation, once its components are merged. Proposes no placement."""
+"""The best placement so far by simulation. Proposes no placement."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -11,8 +9,7 @@ import numpy as np
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import TOLERANCE, Costs
 from taglio.cluster.planning.describe import beyond_blocks, period_s
-from taglio.cluster.planning.merge import merged
-from taglio.cluster.planning.problem import LATENCY, Copies, Totals
+from taglio.cluster.planning.problem import LATENCY, Totals
 from taglio.cluster.planning.replay import Played
 from taglio.cluster.planning.resources import request_shares
 from taglio.cluster.planning.schedule import Scheduler
@@ -47,10 +44,6 @@ class Search(ABC):
     def besides(self) -> np.ndarray:
         """What labels alone add to the value (node, label)."""
 
-    @abstractmethod
-    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
-        """A placement of this value with its components merged where that costs nothing, and its value then."""
-
     def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
         """The amounts that labels alone add to the value and to the limits (node, label, 1 + limits); and, for these
         limits, the most that a placement may add."""
@@ -73,27 +66,9 @@ class Search(ABC):
         return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
 
     def offer(self, totals: Totals) -> None:
-        """Keep a placement if it is within the limits and, once its components are merged, the best so far. Merging is
-        tried up to 1.3 times the best value."""
-        if self.kept(totals) and (value := self.worth(totals)) <= 1.3 * self.value:
-            totals, value = self.merged(totals, value)
-            if value < self.value:
-                self.best, self.value = totals, value
-
-    def polish(self, deadline: float, *, good_enough: float) -> None:
-        """Give single copies of the best placement another form while that shortens it. The evolution chooses the forms
-        of all copies by one price."""
-        tried = inf
-        while self.best is not None and good_enough < self.value < tried:
-            tried = self.value
-            for value, device in np.argwhere(self.best.copies):
-                for form in (Copies.FLOAT, Copies.INT8):
-                    if time.perf_counter() > deadline:
-                        return
-                    copies = self.best.copies.copy()
-                    copies[value, device] = form
-                    totals = self.costs.totals(self.best.labels, copies)
-                    self.offer(replace(totals, levels=self.best.levels))
+        """Keep a placement if it is within the limits and the best so far."""
+        if self.kept(totals) and (value := self.worth(totals)) < self.value:
+            self.best, self.value = totals, value
 
 
 class PathSearch(Search):
@@ -107,7 +82,7 @@ class PathSearch(Search):
         self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in resources])
 
     def worth(self, totals: Totals) -> float:
-        """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
+        """Cost of a simulated placement as weighed by the objective: latency and joules."""
         ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
         besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
         return self.latency * float(self.shares @ ends_s) + besides_latency
@@ -121,26 +96,14 @@ class PathSearch(Search):
         unary = self.costs.sums.unary
         return np.asarray(unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed)
 
-    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
-        """The placement with components that follow one another on a device merged where that costs nothing."""
-        problem = self.problem
-        device = np.array(totals.labels) // len(problem.forms)
-        for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.levels else ():
-            on_place = (problem.model == model) & (device == place)
-            target, *higher = np.unique(np.array(totals.levels)[on_place])
-            for level in higher:
-                levels = np.array(totals.levels)
-                levels[on_place & (levels == level)] = target
-                tried = replace(totals, levels=tuple(levels.tolist()))
-                if (worth := self.worth(tried)) <= value and self._has_room(tried):
-                    totals, value = tried, worth
-                else:
-                    target = level
-        return totals, value
+
+# What a second of a request counts beside one of the period.
+_SPARING = 3e-4
 
 
 class PeriodSearch(Search):
-    """Keeps the placement with the shortest period: busy seconds of the busiest device or link."""
+    """Keeps the placement with the shortest period (busy seconds of the busiest device or link), and of those that are
+    nearly as short, one whose requests take fewer seconds."""
 
     def __init__(self, assembled: Assembled) -> None:
         super().__init__(assembled, set())
@@ -155,20 +118,15 @@ class PeriodSearch(Search):
         self.handling_s[home, home] = sum(share[home, home] for share in self.counted) * devices[home].request_s
 
     def worth(self, totals: Totals) -> float:
-        """The period of a placement."""
-        return period_s(self.assembled, totals)
+        """The period of a placement, and a little of a request's seconds."""
+        return period_s(self.assembled, totals) + _SPARING * totals.objective
 
     def replayed(self, played: Sequence[Played]) -> np.ndarray:
-        """By placement, the period."""
+        """By placement, the same of replays, with their latency for the seconds."""
         busy_s = sum(replay.busy_s * counted for replay, counted in zip(played, self.counted, strict=True))
-        return np.asarray((self.handling_s + busy_s).max(axis=(1, 2)))
+        latency_s = np.stack([replay.latency_s for replay in played], axis=1) @ self.shares
+        return np.asarray((self.handling_s + busy_s).max(axis=(1, 2)) + _SPARING * latency_s)
 
     def besides(self) -> np.ndarray:
         """Nothing (node, label)."""
         return np.zeros(self.costs.sums.unary.shape[:2])
-
-    def merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
-        """The placement with the components that make its period the shortest."""
-        del value
-        totals = merged(self.assembled, replace(totals, levels=()))
-        return totals, self.worth(totals)

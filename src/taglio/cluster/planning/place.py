@@ -23,12 +23,10 @@ from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
-from taglio.cluster.planning.merge import merged
-from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
+from taglio.cluster.planning.problem import LATENCY, Problem, Totals
 from taglio.cluster.planning.replicas import alike, taking_turns
-from taglio.cluster.planning.resources import busy_times, request_shares, resources
+from taglio.cluster.planning.resources import resources
 from taglio.cluster.planning.schedule import pipelines
-from taglio.cluster.planning.shortfall import memory_shortfall
 from taglio.cluster.planning.solve import SolvedProblem, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
 from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, limits_of
@@ -39,8 +37,6 @@ _TOO_CLOSE = (
     "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
 )
-# Share of the time for a stream that is spent on a plan of fewer seconds with the same period.
-_SPARING_SHARE = 0.1
 # Share of the time for a stream that is spent on a plan for fewer devices, where the search starts.
 _FEWER_SHARE = 0.3
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
@@ -51,8 +47,8 @@ _FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 class Answer:
     """A plan for each model, the problem they come from, and the objective's value with its proven bound.
 
-    With several objectives the value is the last one's. Except for latency it covers blocks and messages only: the
-    overhead of components is known once the components are.
+    Except for latency the value covers blocks and messages only: the overhead of components is known once the
+    components are.
     """
 
     plans: tuple[Plan, ...]
@@ -66,14 +62,6 @@ class Answer:
         """Proven relative distance from the optimum."""
         return max(0.0, self.value - self.bound) / max(abs(self.value), 1e-12)
 
-    def moves(self) -> tuple[int, float]:
-        """How many blocks differ from the running plans, and the part of the value that is for moving them."""
-        extra = self.assembled.problem.extra
-        if extra is None:
-            return 0, 0.0
-        costs = extra.reshape(len(extra), -1)[np.arange(len(extra)), list(self.totals.labels)]
-        return int((costs > 0.0).sum()), float(costs.sum())
-
     def loads(self) -> dict[str, float]:
         """Busy share of each device and link, from the models with a request rate."""
         return loads(self.assembled, self.totals, [workload.rate_per_s or 0.0 for workload in self.assembled.workloads])
@@ -83,29 +71,20 @@ class Answer:
         return " ".join(plan.fingerprint() for plan in self.plans)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningPlans:
-    """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
-    `precisions_stay`, only devices are chosen anew."""
-
-    plans: tuple[Plan, ...]
-    switching_cost: float
-    precisions_stay: bool = False
-
-
 def place(
     workloads: Sequence[Workload],
     cluster: Cluster,
     objective: Objective,
     *,
-    running: RunningPlans | None = None,
+    precisions_of: Sequence[Plan] = (),
     gap: float = GAP,
     time_limit_s: float = 20.0,
 ) -> Answer:
-    """The best plans found within `gap` or `time_limit_s`, checked. If the objective is throughput or a required rate
-    cannot be reached without them, there may be replicas. Raises Infeasible with limits that contradict each other,
-    or if no plan was found that keeps limits on energy or rates including the overhead of components."""
-    planner = Planner(workloads, cluster, objective, running, gap, time_limit_s)
+    """The best plans found within `gap` or `time_limit_s`, checked. Blocks keep the precisions that they have in the
+    plans `precisions_of`, one for each model. If the objective is throughput or a required rate cannot be reached
+    without them, there may be replicas. Raises Infeasible with limits that contradict each other, or if no plan was
+    found that keeps limits on energy or rates including the overhead of components."""
+    planner = Planner(workloads, cluster, objective, tuple(precisions_of), gap, time_limit_s)
     streamed = objective.kind == "throughput"
     stateful = any(block.state_bytes for workload in workloads for block in workload.graph.blocks)
     may_replicate = not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
@@ -148,7 +127,7 @@ class Planner:
     workloads: Sequence[Workload]
     cluster: Cluster
     objective: Objective
-    running: RunningPlans | None
+    precisions_of: tuple[Plan, ...]
     gap: float
     time_limit_s: float
 
@@ -156,8 +135,6 @@ class Planner:
         """The best plans found. Raises Infeasible, which names the limits that contradict each other only with `why`:
         to find them takes as long again."""
         assembled = assemble(self.workloads, self.cluster, self.objective)
-        if (shortfall := memory_shortfall(assembled.problem)) is not None:
-            raise shortfall
         upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
         uppers = dict(upper_of)
         for number in range(6):
@@ -195,41 +172,28 @@ class Planner:
         assembled = assemble(self.workloads, cluster, objective)
         limited = tuple(replace(resource, upper=uppers[resource.name]) for resource in assembled.problem.resources)
         assembled = assembled.with_problem(resources=limited)
-        start = None if self.running is None else _labels(assembled, self.running.plans)
-        if start is not None and self.running is not None:
-            costs = np.full(len(assembled.problem.nodes), self.running.switching_cost)
-            assembled = assembled.with_problem(extra=switching(assembled.problem, start, costs))
-            if self.running.precisions_stay:
-                forms = len(assembled.problem.forms)
-                same_form = np.array(start)[:, None] % forms == np.arange(forms)
-                assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
+        start = _labels(assembled, self.precisions_of) if self.precisions_of else None
+        if start is not None:
+            forms = len(assembled.problem.forms)
+            same_form = np.array(start)[:, None] % forms == np.arange(forms)
+            assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
         answer = self._searched(assembled, uppers, start)
         if answer is None:
             return None
         # The start device's fixed cost per request is part of the latency; no choice changes it.
-        more = objective.last.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
+        more = objective.latency * cluster.device(cluster.start).request_s if objective.simulated else 0.0
         answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
         status: Status = "optimal" if answer.gap <= self.gap else "time limit"
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
 
     def _searched(self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None) -> Answer | None:
-        """The best answer by every objective in turn; None if there is none. Raises Undecided."""
+        """The best answer, without its plans; None if there is none. Raises Undecided."""
         objective, started_s = self.objective, time.perf_counter()
         if start is None and objective.kind == "throughput":
             start = self._of_fewer(assembled, uppers)
         left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - started_s))
-        answer = self._by(objective, assembled, start, left_s)
-        if answer is None:
-            return None
-        if objective.kind == "throughput":
-            spare_s = _SPARING_SHARE * self.time_limit_s
-            fewer = self._better(answer, Objective("sum"), spare_s, give=1e-3 * self.gap).totals
-            totals = merged(assembled, evaluate(assembled.problem, fewer.labels, fewer.copies))
-            answer = replace(answer, totals=totals, value=period_s(assembled, totals))
-        for later in objective.then:
-            answer = self._better(answer, later, self.time_limit_s)
-        return answer
+        return self._by(objective, assembled, start, left_s)
 
     def _of_fewer(self, assembled: Assembled, uppers: Mapping[str, float]) -> list[int] | None:
         """Labels of a plan on one of the devices that are alike: among labels for twenty devices the search hardly
@@ -253,7 +217,7 @@ class Planner:
         """The best answer by one objective, without its plans; None if there is none. Raises Undecided."""
         gap = self.gap
         if objective.kind == "throughput":
-            streams = fastest_stream(assembled, start, gap, (1.0 - _SPARING_SHARE) * time_limit_s)
+            streams = fastest_stream(assembled, start, gap, time_limit_s)
             return None if streams is None else Answer((), assembled, *streams)
         unlimited, started_s = _free(assembled), time.perf_counter()
         if not objective.simulated:
@@ -291,57 +255,6 @@ class Planner:
         )
         return answer if within_limits else None
 
-    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = 1e-3) -> Answer:
-        """The best answer found by `later` among those that lose no more than the share `give` of the first objective
-        (0 would forbid all but one plan, by rounding); `answer` itself if none is better."""
-        first, assembled, room = self.objective, answer.assembled, 1.0 + give
-        limited_kind = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
-        bounded = [
-            replace(resource, upper=min(resource.upper, float(used) * room))
-            if limited_kind and resource.kind == limited_kind
-            else resource
-            for resource, used in zip(
-                _weighing(assembled, later).problem.resources, answer.totals.resources, strict=True
-            )
-        ]
-        if first.kind == "throughput":
-            # Components take the rest of the period, and more of them would take more.
-            shares = request_shares(assembled.workloads)
-            periods = busy_times(assembled.workloads, assembled.cluster, shares, inf, "period")
-            period_totals = evaluate(
-                replace(assembled.problem, resources=periods), answer.totals.labels, answer.totals.copies
-            )
-            bounded += [replace(period, upper=float(period_totals.resources.max()) * room) for period in periods]
-        try:
-            within = assembled.with_problem(resources=tuple(bounded))
-            improved = self._by(later, within, list(answer.totals.labels), time_limit_s)
-        except Undecided:
-            improved = None
-        if improved is None:
-            return answer
-        if first.kind == "throughput":
-            improved = replace(improved, totals=merged(assembled, improved.totals))
-
-        def spent(totals: Totals) -> float:
-            """The first objective's value, with the overhead of components; 0 if its limits cover all of it."""
-            if first.kind == "throughput":
-                return period_s(assembled, totals)
-            return sum(latencies(assembled, totals)) if first.simulated else 0.0
-
-        return answer if spent(improved.totals) > spent(answer.totals) * room else improved
-
-
-def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
-    """The problem with the weights of another objective."""
-    weights, shares = {LATENCY: objective.latency, ENERGY: objective.energy}, request_shares(assembled.workloads)
-    weighted = (
-        replace(resource, weight=weights[resource.kind] * float(shares @ resource.models))
-        if resource.kind
-        else resource
-        for resource in assembled.problem.resources
-    )
-    return assembled.with_problem(resources=tuple(weighted))
-
 
 def _totals(problem: Problem, placed: SolvedProblem) -> Totals | None:
     return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
@@ -364,7 +277,7 @@ def _free(assembled: Assembled) -> Assembled:
 
 
 def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
-    """Labels of running plans; None if one of their devices is no longer in the cluster."""
+    """Labels of plans; None if one of their devices is not in the cluster."""
     names = {device.name for device in assembled.cluster.devices}
     labels: list[int] = []
     for model, plan in enumerate(plans):
@@ -389,7 +302,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
         left_s = max(0.1, deadline - time.perf_counter())
         try:
             uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
-            return Planner(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
+            return Planner(*case, Objective("sum"), (), 0.5, left_s).under(uppers) is not None
         except (BadOption, Undecided):
             return False
 

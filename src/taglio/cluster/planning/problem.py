@@ -18,7 +18,6 @@ are linear in the resources. The cost of a value between given labels:
 * noise: an int8 reader of a float value adds the edge's noise, a wire-only float reader its wire noise.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
@@ -140,8 +139,7 @@ class Memory:
 class Problem:
     """Choose a label for every node and the copies of every value: least weighted sum of resources within limits.
 
-    `seconds` and `allowed` have shape (node, device, form); `extra` is added to the objective directly (a switching
-    cost). `model` is each node's model.
+    `seconds` and `allowed` have shape (node, device, form). `model` is each node's model.
     """
 
     devices: tuple[str, ...]
@@ -156,7 +154,6 @@ class Problem:
     memory: Memory | None = None
     implications: tuple[Implication, ...] = ()
     wire_only: bool = False
-    extra: Floats | None = None
     constant: float = 0.0
 
     @property
@@ -191,13 +188,6 @@ class Totals:
     peak_bytes: Floats
     broken: tuple[str, ...]
     levels: tuple[int, ...] = ()
-
-
-def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:
-    """An `extra` that adds costs[node] to every label other than the running plan's `labels`."""
-    extra = np.repeat(np.asarray(costs, dtype=float)[:, None], problem.labels, axis=1)
-    extra[np.arange(len(problem.nodes)), np.asarray(labels)] = 0.0
-    return extra.reshape(problem.seconds.shape)
 
 
 def surrounded(problem: Problem, labels: np.ndarray) -> list[Implication]:

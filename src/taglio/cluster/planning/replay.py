@@ -1,6 +1,6 @@
 """Replay hundreds of placements at once, block by block: close to simulate.py, and far faster.
 
-Blocks run in a given order, one at a time on each device. A component ends right after a block whose output another
+Blocks run in their order, one at a time on each device. A component ends right after a block whose output another
 device needs, and when a block waits for another device; its overhead is paid when it begins. A tensor is sent to each
 device once, over a link that sends one at a time; while its device hands it to the network, the next block waits.
 Results only select candidates: the predictions of a plan come from simulate.py.
@@ -123,7 +123,7 @@ class Timetable:
 class Played:
     """By placement (first axis): seconds of a request, each node's component (numbered by start time), copies sent,
     noise by bound, and busy seconds of each link (from, to), of each device on the diagonal: with as few components as
-    paths through it allow (merge.py)."""
+    paths through it allow."""
 
     latency_s: np.ndarray
     component: np.ndarray
@@ -169,41 +169,10 @@ class Replay:
         floats, ints = way.seconds[..., :BYTES].sum(axis=-1) + self.price * way.noise.sum(axis=-1)
         return np.asarray(ints <= floats)
 
-    def order(self, random: np.random.Generator) -> list[int]:
-        """The nodes in a random valid order, branch by branch."""
-        rank = random.permutation(len(self._reads))
-        ordered: list[int] = []
-        seen: set[int] = set()
-        stack = sorted(range(len(rank)), key=lambda node: (bool(self._readers[node]), rank[node]), reverse=True)
-        while stack:
-            node = stack[-1]
-            if node in seen:
-                stack.pop()
-                continue
-            before = {edge.producer for edge in self._reads[node] if edge.producer is not None} - seen
-            if before:
-                stack += sorted(before, key=lambda source: rank[source])
-            else:
-                seen.add(node)
-                ordered.append(stack.pop())
-        return ordered
-
-    def hastened(self, order: Sequence[int], random: np.random.Generator) -> list[int]:
-        """The order with one random node and its ancestors moved forward."""
-        last = int(random.integers(len(order)))
-        first = int(random.integers(last + 1))
-        needed = {order[last]}
-        for node in reversed(order[first : last + 1]):
-            if node in needed:
-                needed |= {edge.producer for edge in self._reads[node] if edge.producer is not None}
-        sooner = [node for node in order[first : last + 1] if node in needed]
-        later = [node for node in order[first : last + 1] if node not in needed]
-        return [*order[:first], *sooner, *later, *order[last + 1 :]]
-
-    def play(self, labels: np.ndarray, order: Sequence[int]) -> Played:
+    def play(self, labels: np.ndarray) -> Played:
         """Replay placements: `labels` has shape (placements, nodes)."""
         run = _ReplayState(self.table, np.ascontiguousarray(labels.T))
-        for node in order:
+        for node in range(len(self._reads)):
             run.begin(node, self._reads[node])
             for reader, edge in self._readers[node]:
                 run.leave(node, reader, edge)

@@ -91,7 +91,7 @@ class Scheduler:
         """The pipeline of one request of a placement."""
         return self.schedule(totals.labels, totals.copies, totals.levels)
 
-    def schedule(  # noqa: PLR0915
+    def schedule(
         self, labels: Sequence[int] | np.ndarray, copies: np.ndarray, least: Sequence[int] | np.ndarray = ()
     ) -> Pipeline:
         """The pipeline of one request under `labels` (of all nodes) and `copies` (value, device); `least` are the
@@ -99,14 +99,8 @@ class Scheduler:
         problem, values, mine = self.problem, self.problem.values, slice(self.nodes.start, self.nodes.stop)
         own_labels = np.asarray(labels)[mine]
         device, form = np.divmod(own_labels, len(problem.forms))
-        lowest = np.asarray(least)[mine] if len(least) else np.zeros(len(own_labels), dtype=np.intp)
-        level = np.array(levels(self.sources, device.tolist(), lowest.tolist()), dtype=np.intp)
-        # Components in running order: those that quantise inputs first (0), those that dequantise outputs last.
-        component_keys, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
-        piece, last = piece + 1, len(component_keys) + 1
-        device_of = np.full(last + 1, self.home)
-        device_of[piece] = device
-        seconds = self.overhead_s[device_of].astype(float)
+        piece, device_of = self._components(device, np.asarray(least)[mine] if len(least) else np.zeros_like(device))
+        last, seconds = len(device_of) - 1, self.overhead_s[device_of].astype(float)
         np.add.at(seconds, piece, self.seconds[np.arange(len(own_labels)), own_labels])
         # For values: the device and kind written; for edges: the device and kind read.
         owner, value = self.owner, self.values
@@ -143,45 +137,68 @@ class Scheduler:
                 sends.setdefault((int(v[group]), int(there[group]), narrow), []).append(int(to[group]))
         sending_s, transfers = np.zeros(last + 1), []
         for (index, end, narrow), pieces in sorted(sends.items()):
-            start = int(home[index])
-            made_by = int(source[index]) if self.written[index] or narrow else None
-            size = float((values.int8_bytes if narrow else values.float_bytes)[value[index]])
-            receiving_s = self.devices[end].receiving_s(size) if start != end else 0.0
-            if made_by is not None and start != end:
-                sending_s[made_by] += self.devices[start].sending_s(size)
-            transfers.append(
-                Transfer(
-                    name=f"{values.names[value[index]]} ({'int8' if narrow else 'float32'})",
-                    source=None if made_by is None else int(number[made_by]),
-                    targets=tuple(
-                        int(number[reader_piece]) for reader_piece in pieces if reader_piece != last or narrow
-                    ),
-                    link=(self.names[start], self.names[end]),
-                    busy_s=self.gap_s[start][end] + size * self.byte_s[start][end],
-                    delay_s=self.delay_s[start][end],
-                    bytes=size,
-                    answers=last in pieces and not narrow,
-                    receiving_s=receiving_s,
-                    value=int(value[index]),
-                    int8=narrow,
-                )
-            )
+            ends, made_by = (int(home[index]), end), int(source[index]) if self.written[index] or narrow else None
+            targets = tuple(int(number[reader_piece]) for reader_piece in pieces if reader_piece != last or narrow)
+            writer = None if made_by is None else int(number[made_by])
+            answers = last in pieces and not narrow
+            transfers.append(self._transfer(int(value[index]), ends, writer, targets, int8=narrow, answers=answers))
+            if made_by is not None and ends[0] != end:
+                sending_s[made_by] += self.devices[ends[0]].sending_s(transfers[-1].bytes)
         # Tensors leave in the order in which they are needed, as the engine sends them.
         count = int(used.sum())
         transfers.sort(key=lambda transfer: min(transfer.targets, default=count))
+        tasks = self._tasks(piece, device_of, seconds, sending_s)
+        return Pipeline(tuple(tasks[component] for component in np.flatnonzero(used).tolist()), tuple(transfers))
+
+    def _components(self, device: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Each node's component, and each component's device, in running order: the first quantises inputs, the last
+        dequantises outputs."""
+        level = np.array(levels(self.sources, device.tolist(), least.tolist()), dtype=np.intp)
+        keys, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
+        device_of = np.full(len(keys) + 2, self.home)
+        device_of[piece + 1] = device
+        return piece + 1, device_of
+
+    def _transfer(
+        self,
+        value: int,
+        ends: tuple[int, int],
+        source: int | None,
+        targets: tuple[int, ...],
+        *,
+        int8: bool,
+        answers: bool,
+    ) -> Transfer:
+        """A value sent from one device to another."""
+        values, (start, end) = self.problem.values, ends
+        size = float((values.int8_bytes if int8 else values.float_bytes)[value])
+        return Transfer(
+            name=f"{values.names[value]} ({'int8' if int8 else 'float32'})",
+            source=source,
+            targets=targets,
+            link=(self.names[start], self.names[end]),
+            busy_s=self.gap_s[start][end] + size * self.byte_s[start][end],
+            delay_s=self.delay_s[start][end],
+            bytes=size,
+            answers=answers,
+            receiving_s=self.devices[end].receiving_s(size) if start != end else 0.0,
+            value=value,
+            int8=int8,
+        )
+
+    def _tasks(
+        self, piece: np.ndarray, device_of: np.ndarray, seconds: np.ndarray, sending_s: np.ndarray
+    ) -> list[ComponentTask]:
+        """All components, with their blocks."""
+        last, tasks = len(device_of) - 1, []
         nodes: list[list[int]] = [[] for _ in device_of]
         for node, component in zip(self.nodes, piece.tolist(), strict=True):
             nodes[component].append(node)
-        tasks = []
-        for component in np.flatnonzero(used).tolist():
-            name = {0: "input", last: "output"}.get(component, str(component - 1))
-            where = self.names[device_of[component]]
+        for component, device in enumerate(device_of.tolist()):
+            name, where = {0: "input", last: "output"}.get(component, str(component - 1)), self.names[device]
             # A change of type may save time, but no component takes less than 0 s.
             taken_s = max(0.0, float(seconds[component]))
-            beyond_s = float(self.overhead_s[device_of[component]] + taken_s - seconds[component])
-            tasks.append(
-                ComponentTask(
-                    f"{name}-{where}", where, taken_s, float(sending_s[component]), tuple(nodes[component]), beyond_s
-                )
-            )
-        return Pipeline(tuple(tasks), tuple(transfers))
+            beyond_s = float(self.overhead_s[device] + taken_s - seconds[component])
+            sent_s, mine = float(sending_s[component]), tuple(nodes[component])
+            tasks.append(ComponentTask(f"{name}-{where}", where, taken_s, sent_s, mine, beyond_s))
+        return tasks

@@ -79,8 +79,6 @@ def tables(problem: Problem) -> Tables:
 
     unary = whole(np.einsum("ndf,nr,rd->ndfr", problem.seconds, by_node, device))
     edge, wire = (np.zeros((len(values.readers), unary.shape[-1])) for _ in range(2))
-    if problem.extra is not None:
-        unary[..., 0] += problem.extra
     if noises:
         unary[..., noise] = np.stack([bound.own for bound in noises], axis=-1)[:, None]
         edge[:, noise] = np.stack([bound.edge for bound in noises], axis=-1)

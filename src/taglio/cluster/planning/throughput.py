@@ -7,7 +7,7 @@
 2. An evolutionary search (evolution.py) starts from the answers at prices near the best.
 3. Lower aims, by bisection between the bound and the period found, raise the bound.
 
-Plans are compared by their busy time with all overhead of their components, once these are merged (merge.py).
+Plans are compared by their busy time with all overhead of their components.
 """
 
 import time
@@ -20,6 +20,7 @@ import numpy as np
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
+from taglio.cluster.planning.describe import period_s
 from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_search import PeriodSearch
@@ -66,13 +67,13 @@ def fastest_stream(
             low = max(low, min(_core(assembled, high, gap, deadline).bound, 1.0) * high)
         if low >= (1.0 - gap) * search.value:
             break
-    search.polish(until, good_enough=low / (1.0 - gap))
     high = (1.0 - 0.9 * gap) * search.value
     while low < 0.999 * high and time.perf_counter() < deadline:
         aim = sqrt(low * high)
         raised = min(_core(assembled, aim, gap, deadline).bound, 1.0) * aim
         low, high = max(low, raised), high if raised == aim else aim
-    return search.best, search.value, min(low, search.value)
+    period = period_s(assembled, search.best)
+    return search.best, period, min(low, period)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +100,7 @@ def _core(assembled: Assembled, aim: float, gap: float, deadline: float) -> _Cor
     problem = assembled.problem
     unweighted = tuple(replace(resource, weight=0.0) for resource in problem.resources)
     periods_of = busy_times(assembled.workloads, assembled.cluster, request_shares(assembled.workloads), aim, "period")
-    costs = Costs(replace(problem, resources=(*unweighted, *periods_of), extra=None, constant=0.0))
+    costs = Costs(replace(problem, resources=(*unweighted, *periods_of), constant=0.0))
     first = 1 + len(unweighted)
     periods = np.array([first <= row.column < first + len(periods_of) for row in costs.rows])
     # The overhead of a device's component is spread over the model's nodes: all of it counts if all nodes are there.

@@ -43,7 +43,7 @@ class Workload:
 
 
 Kind = Literal["latency", "throughput", "energy", "sum", "weights"]
-_KINDS = ("latency", "throughput", "energy", "sum")
+_KINDS: tuple[Kind, ...] = ("latency", "throughput", "energy", "sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +51,23 @@ class Objective:
     """`latency`: the critical path of one request; `throughput`: the busiest device or link; `energy`: joules of one
     request; `sum`: its seconds added up, as if nothing ran in parallel; `weights`: latency and energy, weighted.
 
-    The minimised sum counts a second of a request `latency` times and a joule `energy` times. `then` holds further
-    objectives, each improved without losing what the earlier ones reached.
+    The minimised sum counts a second of a request `latency` times and a joule `energy` times.
     """
 
     kind: Kind = "latency"
     latency: float = 1.0
     energy: float = 0.0
-    then: tuple["Objective", ...] = ()
 
     def __str__(self) -> str:
-        text: str = self.kind
-        if self.kind == "weights":
-            text = f"latency={self.latency:g},energy={self.energy:g}"
-        return ",".join([text, *map(str, self.then)])
-
-    @property
-    def last(self) -> "Objective":
-        """The last objective, which an answer's value refers to."""
-        return self.then[-1] if self.then else self
+        return f"latency={self.latency:g},energy={self.energy:g}" if self.kind == "weights" else self.kind
 
     def amount(self, value: float) -> str:
-        """A value of the last objective, with its unit."""
-        if self.last.kind == "throughput":
+        """A value of this objective, with its unit."""
+        if self.kind == "throughput":
             return f"{1.0 / value:.4g} requests/s"
-        if self.last.kind == "energy":
+        if self.kind == "energy":
             return f"{value:.4g} J"
-        return f"{value:.4g} weighed" if self.last.kind == "weights" else f"{value * 1e3:.4g} ms"
-
-    @property
-    def weighs_energy(self) -> bool:
-        """Whether this or a later objective minimises joules."""
-        return any(objective.energy > 0.0 for objective in (self, *self.then))
-
-    @property
-    def weighs_rate(self) -> bool:
-        """Whether this or a later objective maximises requests per second."""
-        return any(objective.kind == "throughput" for objective in (self, *self.then))
+        return f"{value:.4g} weighed" if self.kind == "weights" else f"{value * 1e3:.4g} ms"
 
     @property
     def simulated(self) -> bool:
@@ -96,26 +76,19 @@ class Objective:
 
 
 def parse_objective(text: str) -> Objective:
-    """Parse `latency`, `throughput`, `energy`, `sum`; weights such as `latency=1,energy=0.5` (per second and joule); or
-    several in order of importance, such as `throughput,energy`. Raises BadOption."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise BadOption("`objective` is empty: give latency, throughput, energy or sum")
-    if any("=" in word for word in words):
-        return Objective("weights", *_weights(text, words))
-    for word in words:
-        if word not in _KINDS:
-            raise BadOption(f'`objective` "{word}" is not known{nearest(word, _KINDS)}')
-    if len(set(words)) < len(words):
-        raise BadOption(f'`objective` "{text}" names an objective twice: list each once')
-    weights = {"energy": (0.0, 1.0)}
-    first, *later = (Objective(word, *weights.get(word, ())) for word in words)  # type: ignore[arg-type]
-    return replace(first, then=tuple(later))
+    """Parse `latency`, `throughput`, `energy`, `sum`, or weights such as `latency=1,energy=0.5` (per second and joule).
+    Raises BadOption."""
+    if "=" in text:
+        return Objective("weights", *_weights(text))
+    for kind in _KINDS:
+        if text.strip() == kind:
+            return Objective(kind, 0.0, 1.0) if kind == "energy" else Objective(kind)
+    raise BadOption(f'`objective` "{text}" is not known{nearest(text, _KINDS)}, or weights: latency=1,energy=0.5')
 
 
-def _weights(text: str, words: list[str]) -> tuple[float, float]:
+def _weights(text: str) -> tuple[float, float]:
     weights = {"latency": 0.0, "energy": 0.0}
-    for word in words:
+    for word in (part.strip() for part in text.split(",") if part.strip()):
         name, _, value = word.partition("=")
         if name not in weights:
             raise BadOption(f'`objective` "{text}": weights are for latency and energy, as in latency=1,energy=0.5')
