@@ -38,7 +38,9 @@ def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray) -> Terms:
     if len(target) == 0:
         return Terms(start, level, exponent)
     size = len(start)
-    ridge = np.array([0.1] * size + [0.01, 0.1])  # of the noises, the level and the exponent
+    # Of the noises, the level and the exponent. Errors are exact, and starting noises are rough where blocks share what
+    # they read: with 0.1 for the noises, 400 evaluations of the digits ranked others at 0.89 instead of 0.96.
+    ridge = np.array([0.001] * size + [0.0001, 0.001])
     damping, previous = 1e-3, np.inf
     for _ in range(25):
         noise = start * np.exp(theta)
@@ -50,7 +52,7 @@ def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray) -> Terms:
             if damping > 1e6:
                 break
         else:
-            if previous - cost < 1e-9 * max(previous, 1e-9) and np.isfinite(previous):
+            if previous - cost < 0.01 * max(previous, 1e-9) and np.isfinite(previous):
                 break
             previous, best = cost, (theta, level, exponent, noise, total, residual)
             damping = max(damping / 10.0, 1e-9)
