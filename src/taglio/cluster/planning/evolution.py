@@ -1,7 +1,7 @@
 """An evolutionary search for placements with a short critical path or period.
 
 Successive pools of placements are improved by many small changes. A change gives another device or precision to all
-ancestors or all descendants of a block, a branch, a run of blocks, or one block, or copies such a part from another
+ancestors or all descendants of a block, a run of blocks, or one block, or copies such a part from another
 placement of the pool. All changed placements are replayed block by block
 (replay.py), the best of them are simulated, and the best of those stay, no two with nearly the same value. Each
 component and crossing must gain a minimum: smaller gains are below the accuracy of predictions.
@@ -186,33 +186,14 @@ def _begun(search: Search, tables: Sequence[Timetable], starts: Sequence[np.ndar
 
 
 def groups(table: Timetable) -> np.ndarray:
-    """Groups of nodes that may move together, for every node of a model: itself with all its ancestors, all its
-    descendants, the descendants reached only through it, or the ancestors that lead only to it. Distinct masks over the
-    problem's nodes."""
-    before = [[way.producer for way in ways] for ways in table.reads]
-    masks = np.unique(together(before, [bool(ways) for ways in table.answers]), axis=0)
+    """Groups of nodes that may move together, for every node of a model: itself with all its ancestors, or all its
+    descendants. Distinct masks over the problem's nodes."""
+    leads = np.eye(len(table.nodes), dtype=bool)
+    for node, ways in enumerate(table.reads):
+        for way in ways:
+            if way.producer is not None:
+                leads[node] |= leads[way.producer]
+    masks = np.unique(np.concatenate([leads, leads.T]), axis=0)
     group_masks = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
     group_masks[:, table.nodes.start : table.nodes.stop] = masks
     return group_masks
-
-
-def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
-    """The groups of a graph: `before` are the nodes that each node reads from, None for an input; `ends` marks nodes
-    that the caller reads."""
-    after: list[list[int | None]] = [[None] if end else [] for end in ends]
-    leads, comes_alone, leads_alone = (np.eye(len(before), dtype=bool) for _ in range(3))
-    for node, sources in enumerate(before):
-        for source in sources:
-            if source is not None:
-                leads[node] |= leads[source]
-                after[source].append(node)
-    # Dominators: a node's are those shared by all its predecessors, and itself.
-    for table, order, next_to in (
-        (comes_alone, range(len(before)), before),
-        (leads_alone, reversed(range(len(before))), after),
-    ):
-        for node in order:
-            near = [neighbour for neighbour in next_to[node] if neighbour is not None]
-            if near and len(near) == len(next_to[node]):
-                table[node] |= np.logical_and.reduce(table[near])
-    return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])

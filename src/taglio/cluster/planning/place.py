@@ -6,8 +6,6 @@ different components on the devices of a group has a shorter period: if every de
 turn, each would be busy for the mean of what the devices were, and no tensors would be sent between them. But every
 device then needs memory for all components; if memory is limited, plans without replicas are made too. Only as many
 devices of a group take turns as the period needs.
-
-Without replicas, a stream is planned first for one device of each group, and from that plan for all devices.
 """
 
 import time
@@ -37,8 +35,6 @@ _TOO_CLOSE = (
     "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
 )
-# Share of the time for a stream that is spent on a plan for fewer devices, where the search starts.
-_FEWER_SHARE = 0.3
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
 _FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 
@@ -177,7 +173,7 @@ class Planner:
             forms = len(assembled.problem.forms)
             same_form = np.array(start)[:, None] % forms == np.arange(forms)
             assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
-        answer = self._searched(assembled, uppers, start)
+        answer = self._by(objective, assembled, start, self.time_limit_s)
         if answer is None:
             return None
         # The start device's fixed cost per request is part of the latency; no choice changes it.
@@ -186,30 +182,6 @@ class Planner:
         status: Status = "optimal" if answer.gap <= self.gap else "time limit"
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
-
-    def _searched(self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None) -> Answer | None:
-        """The best answer, without its plans; None if there is none. Raises Undecided."""
-        objective, started_s = self.objective, time.perf_counter()
-        if start is None and objective.kind == "throughput":
-            start = self._of_fewer(assembled, uppers)
-        left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - started_s))
-        return self._by(objective, assembled, start, left_s)
-
-    def _of_fewer(self, assembled: Assembled, uppers: Mapping[str, float]) -> list[int] | None:
-        """Labels of a plan on one of the devices that are alike: among labels for twenty devices the search hardly
-        improves its first plan. None if there are no such devices or no such plan."""
-        fewer = self.cluster
-        for _, *surplus in alike(self.workloads, self.cluster):
-            for name in surplus:
-                fewer = fewer.without(name)
-        if fewer is self.cluster:
-            return None
-        try:
-            planner = replace(self, cluster=fewer, time_limit_s=_FEWER_SHARE * self.time_limit_s)
-            answer = planner.under(uppers)
-        except Undecided:
-            return None
-        return None if answer is None else _labels(assembled, answer.plans)
 
     def _by(
         self, objective: Objective, assembled: Assembled, start: list[int] | None, time_limit_s: float
