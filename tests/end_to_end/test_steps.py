@@ -31,7 +31,7 @@ def test_a_session_of_steps_by_the_command_line(tmp_path: Path) -> None:
     # The cache grows by 64 bytes a step: 1,000 fit no server of 20 kB.
     pin = ("--pin", "server=cache")
     assert taglio(*asked, *pin, "--max-steps", 100, "--json").json()["plans"][0]["limits"]["max_steps"] == 100
-    refused(taglio(*asked, *pin, "--max-steps", 1000), "on server (memory_mb = 0.02)", code=3)
+    refused(taglio(*asked, *pin, "--max-steps", 1000), "the memory of server (0.02 MB)", code=3)
 
 
 def test_steps_of_a_model_without_state_are_refused(tmp_path: Path, tiny: Case) -> None:

@@ -48,7 +48,7 @@ def test_many_clients_are_answered_on_the_devices_also_while_one_is_lost(
     refused(running.command("serve", *asked, "--threads", 1), "--threads is for one machine")
     server = start(*asked, environment=running.environment)
     try:
-        refused(running.command("run", out, "--cluster", cluster), "taglio serve")
+        refused(running.command("run", out, "--cluster", cluster), "is in use by another taglio")
         with ThreadPoolExecutor(16) as clients:
             found = list(clients.map(lambda image: answer(server, image), np.concatenate([images] * 4)))
             assert all(np.array_equal(each, wanted[index % 16]) for index, each in enumerate(found))
