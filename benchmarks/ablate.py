@@ -8,7 +8,7 @@ A mechanism stays if its absence costs milliseconds of the final model or second
 column of seconds is that of the search, without the race that confirms its result; the speed-up is the confirmed one.
 Each row is a process of its own, kept in out/benchmarks/ablate.jsonl: an interrupted run goes on, --again starts anew.
 
-python benchmarks/ablate.py [--machines 40] [--without rules,bounds]
+python benchmarks/ablate.py [--machines 40] [--without rules,refinement]
 python benchmarks/ablate.py --real [--cases digits,ultraface-rfb-320] [--without rules,bounds] [--effort 1]
 """
 
@@ -65,6 +65,7 @@ MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
         (explore_module.PlaceSearch, "_may_gain", lambda _: True),
     ],
     "rules": [(explore_module, "by_rules", _plain_rules)],
+    "refinement": [(explore_module, "refine", lambda _model, _graph, profile, *_, **__: profile)],
     "another search": [(explore_module.PlaceSearch, "search_again", lambda *_: False)],
     "several finalists": [(finalists_module, "FINALISTS", 1)],
     # Numbers of the budget, each by itself and then all.

@@ -8,7 +8,7 @@ import pytest
 
 from taglio.flow.workspace import reopen_profiled
 from taglio.profile.effort import Effort
-from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine_near
+from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine, refine_near
 from taglio.profile.result import Profile, WholeRun
 from taglio.profile.stopwatch import Stopwatch, Timed, Timings
 from taglio.quantize.precision import Assignment
@@ -18,11 +18,7 @@ _SLOWER = 3.0
 
 
 def refined(
-    staged: Staged,
-    near: Assignment,
-    patch: pytest.MonkeyPatch,
-    before: Profile | None = None,
-    others: float = 0.0,
+    staged: Staged, near: Assignment, patch: pytest.MonkeyPatch, before: Profile | None = None
 ) -> tuple[Profile, Mapping[str, Timed]]:
     """The profile, or one refined `before`, refined on a machine that is said to be a few times slower by now, and what
     was timed."""
@@ -35,7 +31,7 @@ def refined(
         for name, timing in real(*arguments, **options).all().items():
             before = whole(profile, FLOAT_RUN if name == FLOAT_RUN else "int8").wall
             wall = replace(before, median_s=_SLOWER * before.median_s, steady_s=_SLOWER * before.steady_s)
-            seen[name] = replace(timing, wall=wall, others=others)
+            seen[name] = replace(timing, wall=wall)
         return Timings(seen, {})
 
     patch.setattr(Stopwatch, "time", later)
@@ -76,5 +72,8 @@ def test_of_a_plan_in_float_only_the_speed_is_new(tiny_staged: Staged, monkeypat
 def test_runs_of_a_busy_machine_put_the_refined_profile_in_doubt(
     tiny_staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer, _ = refined(tiny_staged, {}, monkeypatch, others=0.4)
+    work, profile = reopen_profiled(tiny_staged.folder)
+    timed = {FLOAT_RUN: replace(refined(tiny_staged, {}, monkeypatch)[1][FLOAT_RUN], others=0.4)}
+    runs: dict[str, tuple[Assignment, Timed]] = {name: ({}, timing) for name, timing in timed.items()}
+    newer = refine(work.model, work.graph, profile, runs, near={})
     assert newer.conditions.others == 0.4 and "other programs used 40%" in str(newer.conditions.doubt())

@@ -98,7 +98,7 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan as taglio.plan_model does; the error model is updated with the measurements of plans."""
+    """Plan as taglio.plan_model does; the profile and the error model are updated with the measurements of plans."""
     wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
@@ -106,6 +106,7 @@ def plan(
         limits = limits_for(work, wanted, keep_float, force_int8)
         by_place = {measured.conditions.runtime: measured}
         decision = decide(work.telling(progress).at(effort), by_place, model, limits)
+        artifact.save(draft / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
         artifact.save(draft / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
         workspace.keep_plan(draft, decision.plan)
     return decision.plan

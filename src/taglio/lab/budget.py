@@ -20,8 +20,8 @@ class Budget:
     * `profile_s`: the runs of the profile; `opening_s`: opening its sessions, where these take long.
     * `alone_s`: errors of blocks alone, at most; `study_s`: the whole study of errors, where that is longer.
     * `verify_s`: the error of one plan, on at most `verify_inputs` inputs; `plans_s`: the errors of all plans.
-    * `solved`: plans that are solved and measured.
-    * `refine_s`: racing plans in one place, and again those that are new on all inputs.
+    * `solved`: plans that are solved and measured; `solved_again`: after the tables were refined.
+    * `refine_s`: racing plans in one place, and again those that are new after the tables were refined.
     * `gain`: what could save less than this share of the time is not measured.
     """
 
@@ -34,6 +34,7 @@ class Budget:
     verify_inputs: int = 32
     plans_s: float = 6.0
     solved: int = 10
+    solved_again: int = 6
     refine_s: float = 0.75
     gain: float = 0.02
 

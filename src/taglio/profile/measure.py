@@ -87,11 +87,10 @@ def of_pure_forms(model: Model, graph: Graph, scheme: Scheme, stopwatch: Stopwat
 def refine_near(
     builder: QdqBuilder, graph: Graph, prior: Profile, stopwatch: Stopwatch, effort: Effort, *, near: Assignment
 ) -> Profile:
-    """`prior` fitted anew for assignments like `near`, with runs of `near`, at the machine's present speed.
+    """`prior` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
-    The cost of a type change depends on layouts beyond its neighbours, so runs weigh more the more blocks they share
-    with `near`. `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of
-    an earlier `near` stay. Float's time beside `near` shows by how much all runs of `prior` are slower now.
+    `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of an earlier
+    `near` stay.
     """
     number = 1 + sum(run.name.startswith("near too") for run in prior.runs)
     assignments = {FLOAT_RUN: {}, **({f"near {number}": near, f"near too {number}": near} if near else {})}
@@ -100,14 +99,31 @@ def refine_near(
         replace(effort, run_s=_float_run(prior).wall.median_s),
         kernels=True,
     ).all()
-    slower = timed[FLOAT_RUN].wall.median_s / _float_run(prior).wall.median_s
-    new = {name: (assignment, timed[name]) for name, assignment in assignments.items() if name != FLOAT_RUN}
-    pairs = [(_run(prior, run, slower), run.wall.times(slower)) for run in prior.runs]
-    pairs += _runs(builder.model, graph, new, new.keys())
+    runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
+    return refine(builder.model, graph, prior, runs, near=near, is_present=True)
+
+
+def refine(
+    model: Model, graph: Graph, prior: Profile, runs: TimedRuns, *, near: Assignment, is_present: bool = False
+) -> Profile:
+    """`prior` with more runs, fitted for assignments like `near`.
+
+    The cost of a type change depends on layouts beyond its neighbours, so runs weigh more the more blocks they share
+    with `near`. `runs` must include the float model as FLOAT_RUN: its ratio to `prior` is the machine's drift. The
+    drift is removed from the new runs, or, if the profile is to be of the present speed (`is_present`), from the runs
+    of `prior`.
+    """
+    drift = _float_run(prior).wall.median_s / runs[FLOAT_RUN][1].wall.median_s
+    prior_factor, new_factor = (1.0 / drift, 1.0) if is_present else (1.0, drift)
+    new = {name: (assignment, timing.times(new_factor)) for name, (assignment, timing) in runs.items()}
+    del new[FLOAT_RUN]
+    kept_runs = [run for run in prior.runs if run.name not in new]  # a plan found again was timed again
+    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept_runs]
+    pairs += _runs(model, graph, new, new.keys())
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
-    busiest = max(timing.others for timing in timed.values())  # plans are predicted by these runs above all
+    busiest = max(timing.others for _, timing in runs.values())  # plans are predicted by these runs above all
     conditions = replace(prior.conditions, others=max(prior.conditions.others, busiest))
-    return _calibrated(builder.model, graph, prior.scheme, conditions, weighted)
+    return _calibrated(model, graph, prior.scheme, conditions, weighted)
 
 
 def _float_run(profile: Profile) -> WholeRun:

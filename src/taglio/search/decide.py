@@ -1,4 +1,4 @@
-"""The plan stage: solve, measure errors, race. Writes nothing."""
+"""The plan stage: solve, measure errors, race, refine the tables, solve and race again. Writes nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +27,8 @@ from taglio.search.unseen import Rejected
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The plan and its entry in the ledger of all that was tried, with the profile of its place, and the error model
-    corrected by the results (None: errors were not studied, because no plan can gain).
+    """The plan and its entry in the ledger of all that was tried, and the profile and error model refined by the
+    results (None: errors were not studied, because no plan can gain).
 
     The search measured errors on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
     which those `rejected` were faster than the plan. `source` is the source model where another one is planned instead.
@@ -51,7 +51,7 @@ class Decision:
         return self.winner.answers
 
     def tables(self, work: Work) -> Tables:
-        """The tables, of the blocks of `work` that the scheme can quantise."""
+        """The refined tables, of the blocks of `work` that the scheme can quantise."""
         return Tables(work.settled(self.profile.scheme).graph, self.profile, self.error)
 
     def of(self, work: Work, entry: Entry) -> "Decision":

@@ -1,8 +1,8 @@
-"""Planning in one place: solve, measure errors, race the plans.
+"""Planning in one place: solve, measure errors, race the plans, refine the tables, solve and race again.
 
 A plan's prediction depends on the layouts that its kernels use, and the random mixes of the profile are far from it.
-So plans are raced. Plans by simple rules are raced too: where the tables are wrong, the clock shows it. Whether a plan
-is truly faster than float is for confirm.py to say.
+So plans are raced, and the profile is refined around the fastest. Plans by simple rules are raced too: where the tables
+are wrong, the clock shows it. Whether a plan is truly faster than float is for confirm.py to say.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +22,10 @@ from taglio.lab.work import Work
 from taglio.plan.result import Limits
 from taglio.plan.tables import Tables
 from taglio.profile.effort import Effort
-from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
-from taglio.quantize.precision import Forms
+from taglio.profile.stopwatch import Timed
+from taglio.quantize.precision import Assignment, Forms
 from taglio.search.answers import judged_on
 from taglio.search.as_built import AsBuilt
 from taglio.search.finalists import as_profiled, finalists
@@ -42,8 +43,8 @@ _JUDGED_S = 30.0
 
 
 class PlaceSearch:
-    """The search in one place: its tables, and the plans tried, with all races in it on one scale. `error` is corrected
-    by what was measured.
+    """The search in one place: its tables, which measurements refine, and the plans tried, with all races in it on one
+    scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured.
 
     `base` is the error of the float model in the place that `work` is set up for, `meters` are those of the function of
     this name.
@@ -85,8 +86,9 @@ class PlaceSearch:
         return max(len(PLAIN) + 1, work.within(work.budget.refine_s).models())
 
     def explore(self) -> None:
-        """Solve and measure plans, and race the best. If nothing holds on the inputs of the meter, all inputs decide.
-        Raises Infeasible if nothing holds there either, and BadModel if float or all-int8 does not run."""
+        """Solve and measure plans, race the best, refine the tables by their kernels, solve again, and race what is
+        then predicted to be faster. If nothing holds on the inputs of the meter, all inputs decide. Raises Infeasible
+        if nothing holds there either, and BadModel if float or all-int8 does not run."""
         work, budget = self.work, self.work.budget
         self._try_rules()
         self._solve(budget.solved)
@@ -99,12 +101,22 @@ class PlaceSearch:
         work.kept.put(("tried", self.profile.conditions.runtime), self.ledger)
         if self.profile.interval_ratio <= UNSURE and not self._may_gain():
             return
-        self._race(finalists(self._entries.values(), most=self.most))
+        runs = self._race(finalists(self._entries.values(), most=self.most))
         holding = [entry for entry in self._raced if entry.holds]
-        if holding:  # else what holds was refused
-            leader = min(holding, key=lambda entry: entry.measured_s)
-            self._place = self._place.following(leader, self._entries.values())
-            self._judge(self._able(self._entries.values()))
+        if not holding:  # what holds was refused
+            return
+        leader = min(holding, key=lambda entry: entry.measured_s)
+        self._place = self._place.following(leader, self._entries.values())
+        if not all(timed.kernels for _, timed in runs.values()):
+            return
+        self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
+        self._judge(self._able(self._entries.values()))
+        self._solve(budget.solved_again)
+        self._entries = {forms: self._predicted(entry) for forms, entry in self._entries.items()}
+        new = finalists(self._able(self._entries.values()), but=self._raced)
+        leader_s = self._entries[leader.forms].predicted_s
+        if faster := [entry for entry in new if entry.predicted_s < leader_s]:
+            self._race(faster, kernels=False)
 
     def search_again(self, room: float) -> bool:
         """Plan again within the share `room` of the limit, with errors on all inputs, and race what is new. False if
@@ -115,7 +127,7 @@ class PlaceSearch:
         solved = self._solve(self.work.budget.solved, room)
         new = solved if raced else self._entries.values()
         if chosen := finalists(self._able(new), but=raced, most=self.most):
-            self._race(chosen)
+            self._race(chosen, kernels=False)
         return bool(chosen)
 
     @property
@@ -155,38 +167,42 @@ class PlaceSearch:
         self.meter = self._full()
         return True
 
-    def _race(self, chosen: Sequence[Entry]) -> None:
+    def _race(self, chosen: Sequence[Entry], *, kernels: bool = True) -> dict[str, tuple[Assignment, Timed]]:
         """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
+        Returns the runs of those that ran, as a profile names them. Kernels are timed too unless that takes too long.
         Raises BadModel or BadData if float or all-int8 does not run."""
         work, count = self.work, self.meter.samples
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
-        models |= {entry.name: partial(quantized, work, entry.plan) for entry in chosen}
-        unsure = [entry.name for entry in chosen if self._place.unsure(entry)]
+        models |= {_as_run(entry.name): partial(quantized, work, entry.plan) for entry in chosen}
+        unsure = [_as_run(entry.name) for entry in chosen if self._place.unsure(entry)]
         judged = unsure if work.setup.run_s * count * len(unsure) <= _JUDGED_S else []
+        is_affordable = len(chosen) <= work.within(work.budget.refine_s).models()
         raced = race(
             work,
             models,
             work.budget.refine_s,
-            kernels=False,
+            kernels=kernels and is_affordable,
             losses=dict.fromkeys(judged, judged_on(work, self._place.limits, count)),
         )
         float_run = raced[FLOAT_RUN].timed
         assert float_run is not None, "the first model of a race is never refused"
         before = [entry.measured_s for entry in self._raced if entry.name == FLOAT_RUN]
         scale = before[0] / float_run.wall.median_s if before else 1.0
-        others = [self._others, float_run.others]
+        runs = dict[str, tuple[Assignment, Timed]]()
         for entry in chosen:
-            timed, refused = raced[entry.name].timed, raced[entry.name].refused
+            name = _as_run(entry.name)
+            timed, refused = raced[name].timed, raced[name].refused
             if refused and entry.name == INT8_RUN:
                 raise BadModel(refused)
             if timed is None:
                 self._entries[entry.forms] = replace(entry, holds=False, refused=refused)
                 continue
-            others.append(timed.others)
-            built = error if 0.0 < (error := raced[entry.name].error or 0.0) < inf else None
+            runs[name] = entry.assignment, timed
+            built = error if 0.0 < (error := raced[name].error or 0.0) < inf else None
             self._entries[entry.forms] = replace(entry, wall=timed.wall.times(scale), built=built)
         self._judge(self._raced)
-        self._others = max(others)
+        self._others = max([self._others, float_run.others, *(timed.others for _, timed in runs.values())])
+        return runs
 
     def _solve(self, rounds: int, room: float = 1.0) -> list[Entry]:
         """Solve and measure plans within the share `room` of the limit, and correct the error model."""
@@ -223,6 +239,11 @@ class PlaceSearch:
     def _predicted(self, entry: Entry) -> Entry:
         """A plan as the tables predict it now."""
         return predicted_by(Tables(self.work.graph, self.profile, self.error), entry)
+
+
+def _as_run(name: str) -> str:
+    """The name of a finalist's run in a profile, where float has its own."""
+    return name if name == FLOAT_RUN else f"finalist {name}"
 
 
 def meters(
