@@ -70,7 +70,7 @@ class ErrorMeter:
         self._limit = limit
         self.names = self._parts.names
         room_bytes = None if memory_bytes is None else OUTPUTS * memory_bytes
-        self.references = Shelf((self._run({}, sample) for sample in samples), room_bytes)
+        self.references = Shelf((switchable.run({}, sample) for sample in samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
             refuse_missing(name, (outputs[index] for outputs in self.references))
         self.measure = anchored(measure or Measure(Metric()), lambda: self.references)
@@ -105,17 +105,14 @@ class ErrorMeter:
         """The tally of the outputs with `assignment` quantised."""
         tally = Tally(self._parts, self.measure, watched=True)
         for sample, reference in zip(self._samples, self.references, strict=True):
-            tally.add(reference, self._run(assignment, sample))
+            tally.add(reference, self._switchable.run(assignment, sample))
         return tally
-
-    def _run(self, assignment: Assignment, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        return self._switchable.run(assignment, sample)
 
     def read(self, assignment: Assignment) -> ErrorReading:
         """One evaluation for the study."""
         tally = Tally(self._parts, self.measure)
         for sample, reference in zip(self._samples, self.references, strict=True):
-            tally.add(reference, self._run(assignment, sample))
+            tally.add(reference, self._switchable.run(assignment, sample))
         return ErrorReading(tally.l2(), tally.losses(), tally.spread())
 
 
