@@ -16,6 +16,7 @@ from taglio.notes import Kind
 from taglio.search.limits import limits_for, user_limits
 from taglio.search.unseen import Unseen, accepted, rejection, share_worse, unseen_note
 from tests.models import Sketch
+from tests.support.gaining import gaining
 
 LIMIT = 0.05
 
@@ -79,8 +80,8 @@ QUICK: dict[str, Any] = {"effort": 0.02, "scheme": "qdq-u8s8-asym-pc-rr", **FAST
 
 def optimized(count: int = 30, gain: float = 1.0, limit: float = LIMIT, **options: Any) -> Outcome:
     """The outcome with those held-out inputs."""
-    data = {"x": held_out(count, gain)}
-    result = taglio.optimize(dense(), data, calibration=CALIBRATION, max_error=limit, **QUICK, **options)
+    given: dict[str, Any] = {"calibration": CALIBRATION, "max_error": limit, **QUICK, **options}
+    result = gaining(lambda: taglio.optimize(dense(), {"x": held_out(count, gain)}, **given))
     assert result.table is not None
     return result.table
 
