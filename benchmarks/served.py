@@ -48,7 +48,7 @@ def workspace(name: str, proto: onnx.ModelProto, threads: int) -> Path:
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs)
     write_components(folder / COMPONENTS, "0" * 64, inputs, outputs, [part])
-    artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d", "", 0, threads, False, "all"))
+    artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d", "", 0, threads, "all"))
     return folder
 
 

@@ -43,7 +43,7 @@ def workspace(
     part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
     kept: dict[str, Any] = {"states": states, "constants": constants, "runtimes": {"local": runtime}}
     write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], **kept)
-    setup = Setup("m.onnx", {}, "d.npz", "", 0, way.threads, way.spinning, "all", runtime=runtime)
+    setup = Setup("m.onnx", {}, "d.npz", "", 0, way.threads, "all", spinning=way.spinning, runtime=runtime)
     setup = replace(setup, at_once=way.at_once, joined=way.joined)
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, setup)
     return folder

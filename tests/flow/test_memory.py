@@ -52,7 +52,7 @@ def given(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def setup(model: Path, data: Path) -> Setup:
-    return Setup(str(model), {}, str(data), "", 0, 1, False, "all", DEFAULT_SCHEME)
+    return Setup(str(model), {}, str(data), "", 0, 1, "all", DEFAULT_SCHEME)
 
 
 @pytest.mark.whole

@@ -111,7 +111,7 @@ def fill(folder: Path, model: Model) -> Graph:
     chosen = {block.name: FORMS[1] for block in graph.candidates()[4:20]}
     assignment = effective(graph, chosen, FORMS[1])
     profile = made_up_profile(model, graph)
-    setup = Setup(str(digits_model()), {}, str(digits_data()), "", 0, 2, False, "all")
+    setup = Setup(str(digits_model()), {}, str(digits_data()), "", 0, 2, "all")
     body = b"not really an ONNX file"
     port, out = Port("image", "float32", (1, 1, 32, 32), 4096), Port("logits", "float32", (1, 10), 40)
     digest = hashlib.sha256(body).hexdigest()

@@ -205,7 +205,7 @@ class Machine:
         model = Model("simulated", graph.model_sha256, 17, (spec,), graph.outputs, proto)
         parts = [_dataset(spec.name, range(start, start + count)) for start, count in _PARTS]
         setup = Setup(
-            model="", shapes={}, data="", preprocess="", seed=0, threads=1, spinning=False, optimization="all",
+            model="", shapes={}, data="", preprocess="", seed=0, threads=1, optimization="all",
             runtime=NAME, run_s=self.seconds({}),
         )  # fmt: skip
         work = Work(setup, proto, model, graph, Split(parts[0], parts[1], 0, parts[2]), lab=self.lab)

@@ -261,7 +261,6 @@ OPTIONS: dict[str, Facts] = {
         "fastest)",
         type=thread_count,
     ),
-    "--spinning": option("let ONNX Runtime threads spin (dedicated machine)", **_FLAG),
     "--portable": option(
         "use only forms with equal results on every processor: 7-bit weights if sums of 8-bit weights saturate on x86 "
         "without VNNI, and no bfloat16",

@@ -41,7 +41,7 @@ _DATA = "--data --preprocess --seed"
 _LIMITS = "--max-latency --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"
 _LIMITED = "--max-error --min-score --max-drop"
 _SOLVING = "--time-limit --gap"
-_MEASURING = "--scheme --threads --spinning --runtime --portable --effort --memory-limit"
+_MEASURING = "--scheme --threads --runtime --portable --effort --memory-limit"
 _BOUNDS = f"{_LIMITED} --metric --limit-on"
 _OPTIMIZE = f"{_MODEL} --state {_DATA} --labels --calibration {_BOUNDS} --keep-float --force-int8 {_MEASURING}"
 

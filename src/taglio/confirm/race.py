@@ -31,7 +31,7 @@ class Patience:
     openings: int = 8
     choosing: int = 3
     fewest: int = 3
-    half_width: float = 0.026
+    half_width: float = 0.038
     seconds: float = 12.0
     slow_seconds: float = 60.0
     slow_run_s: float = 0.03

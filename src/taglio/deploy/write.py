@@ -67,7 +67,7 @@ def write(
 
     Files are replaced one by one, never written to: the folder may share them with an older state of the workspace.
     """
-    way = way or Way(options.threads, spinning=options.spinning)
+    way = way or options.way
     options = replace(options, threads=way.threads, at_once=way.at_once, spinning=way.spinning)
     parts, hashes = [], dict[str, str]()
     for piece in manifest.pieces:
@@ -152,7 +152,7 @@ def write_opened(
 ) -> None:
     """Write what `verify.DeployedModel` needs to open the model at `path` with `options`. Raises as `export`."""
     folder.mkdir(parents=True, exist_ok=True)
-    way = Way(options.threads, options.at_once, spinning=options.spinning)
+    way = replace(options.way, at_once=options.at_once)
     _write_one(folder, export(path, folder, options), inputs, outputs, way)
 
 

@@ -14,7 +14,6 @@ from taglio.progress import Progress
 from taglio.run.in_process import Expected, RunReport, StepsReport, time_plan, time_steps
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.processor import instructions, sums_saturate
-from taglio.runtimes.way import Way
 
 # Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
@@ -95,7 +94,7 @@ def _as_profiled(work: Work, profile: Profile) -> SessionOptions:
 
 def _other_way(work: Work, options: SessionOptions) -> str:
     """A line where deploy/ is run in another way, or ""."""
-    if work.setup.way == Way(options.threads, spinning=options.spinning):
+    if work.setup.way == options.way:
         return ""
     timed = f"timed with {plural(options.threads, 'thread')}, as it was profiled"
     return f"{timed}; deploy/ is for {work.setup.way}: --load 80% measures that"

@@ -2,7 +2,7 @@
 chosen. Measures nothing itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from taglio.arguments import positive
@@ -51,4 +51,4 @@ def running(objective: str, max_latency_s: float | None, settings: Mapping[str, 
 
 def in_way(setup: Setup, way: Way) -> Setup:
     """The set-up of a result that is delivered in a way."""
-    return replace(setup, threads=way.threads, spinning=way.spinning, at_once=way.at_once, joined=way.joined)
+    return replace(setup, **asdict(way))

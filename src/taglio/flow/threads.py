@@ -11,7 +11,6 @@ from taglio.flow.confirm import raced_inputs, write_plan
 from taglio.lab.work import Work
 from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
-from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
 # More threads must be faster by this factor than fewer: a processor has other work to do.
@@ -57,12 +56,13 @@ def _speeds(work: Work, plan: Plan | None, numbers: Sequence[int]) -> dict[int, 
         folders = [root / str(number) for number in numbers]
         if plan is not None:
             write_plan(work, plan, delivered, components)
+            options = work.setup.options(plan.runtime)
         for number, folder in zip(numbers, folders, strict=True):
             if plan is None:
                 folder.mkdir()
                 write_source(folder, work.source, inputs, work.outputs, number)
             else:
-                write_in_way(folder, delivered, Way(number, spinning=work.setup.spinning))
+                write_in_way(folder, delivered, replace(options, threads=number).way)
         first, *others = folders
         with work.lab.openings(raced_inputs(work)) as race:
             ratios = [1.0, *(speedup.ratio for speedup in compared(race, first, others, _PATIENCE))]

@@ -90,7 +90,7 @@ class Built:
         with scratch() as folder:
             return Executor(folder, self.write(folder), options, runtime)
 
-    def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = False) -> "Deployed":
+    def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = True) -> "Deployed":
         """The components ready to answer as they would be deployed; `runtime` None: their own."""
         options = SessionOptions(threads or available_cores(), spinning=spinning)
         inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}

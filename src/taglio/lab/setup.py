@@ -1,6 +1,6 @@
 """The settings that must be the same from stage to stage. Opens nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taglio.artifact import require
 from taglio.error.loss import RELATIVE_L2
@@ -26,9 +26,9 @@ class Setup:
     every stage does less with a slow model. `instead` is what is planned instead of a source that breaks the error
     limit as ONNX Runtime computes it (instead.py), or "".
     `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
-    `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
-    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are
-    those with which the source model is raced; 0: `threads`.
+    `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once`,
+    `joined`, `spinning` and `shared` belong to the way in which the result is delivered, with `threads`.
+    `source_threads` are those with which the source model is raced; 0: `threads`.
     """
 
     model: str
@@ -37,7 +37,6 @@ class Setup:
     preprocess: str
     seed: int
     threads: int
-    spinning: bool
     optimization: str
     scheme: Scheme | None = None
     metric: str = RELATIVE_L2
@@ -54,6 +53,8 @@ class Setup:
     at_once: int = 1
     joined: int = 1
     source_threads: int = 0
+    spinning: bool = True
+    shared: bool = False
 
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
@@ -84,7 +85,8 @@ class Setup:
     @property
     def way(self) -> Way:
         """The way in which the result is delivered."""
-        return Way(self.threads, self.at_once, self.joined, self.spinning)
+        alone = self.options().way
+        return replace(alone, at_once=self.at_once, joined=self.joined, shared=self.shared)
 
     def options(self, place: str = "") -> SessionOptions:
         """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one

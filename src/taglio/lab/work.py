@@ -307,10 +307,9 @@ class Work:
 
     def unusable(self, scheme: Scheme, *, thorough: bool = True) -> dict[str, str]:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
-        options = replace(self.setup.options(), spinning=False)
         feed, builder = self.data.calibration.samples[0], self.builder(scheme)
         make_room(self.memory_bytes)
-        return unusable(self.graph, builder, scheme, feed, options, thorough=thorough)
+        return unusable(self.graph, builder, scheme, feed, self.setup.options(), thorough=thorough)
 
     def ranges(self) -> Ranges:
         """The ranges of activations over the calibration inputs."""

@@ -161,7 +161,7 @@ def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditio
         runtime=options.runtime,
         runtime_version=runtime_version(options.runtime),
         threads=options.threads,
-        spinning=options.spinning,
+        spinning=options.way.spinning,
         optimization=options.optimization.value,
         shapes=tuple(map(shapes_of, stopwatch.feeds)) if is_dynamic else (),
         others=max(timing.others for _, timing in runs.values()),

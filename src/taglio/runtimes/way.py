@@ -7,9 +7,9 @@ from taglio.errors import plural
 
 @dataclass(frozen=True, slots=True, order=True)
 class Way:
-    """How a model is run: `threads` of a run, runs `at_once`, items `joined` in a run at most, and whether idle threads
-    of ONNX Runtime busy-wait (`spinning`). With `shared`, all runs share one pool of `threads` threads, as in a session
-    of ONNX Runtime that several callers use."""
+    """How a model is run: `threads` of a run, runs `at_once`, items `joined` in a run at most, and whether threads of
+    ONNX Runtime that wait for others busy-wait until the run ends (`spinning`). With `shared`, all runs share one pool
+    of `threads` threads, as in a session of ONNX Runtime that several callers use."""
 
     threads: int
     at_once: int = 1
