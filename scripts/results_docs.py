@@ -23,7 +23,7 @@ HEAD = """# Results
 
 Every figure comes from the newest result file of its kind of processor, with instruction sets, machine,
 versions, raw figures; a link shows date and commit. *Open*: not measured on that kind. Method:
-`benchmarks/METHOD.md`. × is speed over float in ONNX Runtime.
+`benchmarks/METHOD.md`. × is speed over float in ONNX Runtime; (a–b): 90 % interval.
 
 """
 
@@ -358,7 +358,8 @@ def section(claim: Claim, results: Sequence[ResultFile], kinds: Sequence[str]) -
 
 def cell(claim: Claim, result: ResultFile, values: Sequence[Sequence[str]], numbers: Mapping[Path, int]) -> str:
     """The values of a row for one kind of processor, with the number of their file."""
-    return "; ".join(claim.cell.format(*line).strip(" ;:") for line in values) + f"<sup>{numbers[result.path]}</sup>"
+    text = "; ".join(claim.cell.format(*line).strip(" ;:") for line in values)
+    return re.sub(r" × \((\S+) to (\S+)\)", r" (\1–\2)", text) + f"<sup>{numbers[result.path]}</sup>"
 
 
 def mean(claim: Claim, rows: Sequence[Sequence[Sequence[str]]]) -> str:
