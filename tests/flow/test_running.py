@@ -15,9 +15,12 @@ from taglio.deploy import verify
 from taglio.errors import BadOption
 from taglio.flow import stages, threads
 from taglio.flow.opening import Model
-from taglio.flow.running import running
+from taglio.flow.running import in_way, running
+from taglio.lab.setup import Setup
 from taglio.notes import Kind
 from taglio.plan.result import Plan
+from taglio.runtimes import onnxruntime
+from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from tests.end_to_end.command import Case
 
@@ -48,6 +51,25 @@ def test_forms_are_chosen_for_one_thread_where_several_run_at_once() -> None:
     assert running("rate", None, {}).settings({"seed": 1}) == {"seed": 1, "threads": 1}
     assert running("rate", None, {"threads": 2}).settings({"threads": 2}) == {"threads": 2}
     assert running("latency", None, {}).settings({}) == {}
+
+
+@pytest.mark.parametrize(("threads", "spins"), [(1, False), (2, True), (3, False)])
+def test_threads_busy_wait_within_a_run_where_each_has_a_processor(
+    threads: int, spins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "available_cores", lambda: 2)
+    options = SessionOptions(threads)
+    entries = onnxruntime.settings(options)["config_entries"]
+    assert entries["session.intra_op.allow_spinning"] == str(int(spins))
+    assert entries.get("session.force_spinning_stop") == ("1" if spins else None)
+    assert options.way == Way(threads, spinning=spins)
+
+
+@pytest.mark.parametrize("way", [Way(2, 2, spinning=True, shared=True), Way(1, 2, joined=4)])
+def test_a_result_is_delivered_in_the_way_that_was_chosen(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "available_cores", lambda: 2)
+    setup = Setup("m.onnx", {}, "d.npz", "", 0, 1, "all")
+    assert in_way(setup, way).way == way
 
 
 @pytest.fixture

@@ -75,9 +75,16 @@ class SessionOptions:
     folded_bytes: int | None = None
 
     @property
+    def spins(self) -> bool:
+        """Whether threads busy-wait. One waits for nobody; of more than there are processors, one that waits would keep
+        another from working."""
+        cores = available_cores()
+        return self.spinning and 1 < (self.threads or cores) <= cores
+
+    @property
     def way(self) -> Way:
-        """One run at a time with these options. A single thread waits for nobody, and OpenVINO's do not spin."""
-        return Way(self.threads, spinning=self.spinning and self.threads > 1 and self.runtime == NAME)
+        """One run at a time with these options; OpenVINO's threads do not spin."""
+        return Way(self.threads, spinning=self.spins and self.runtime == NAME)
 
 
 def version() -> str:
@@ -166,7 +173,7 @@ def in_way(way: Way, entries: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _entries(options: SessionOptions) -> dict[str, str]:
-    entries = _spinning_entries(options.spinning and options.threads != 1)
+    entries = _spinning_entries(options.spins)
     if options.folded_bytes is not None:
         entries["optimization.constant_folding_max_output_size_in_bytes"] = str(options.folded_bytes)
     return entries
