@@ -298,6 +298,15 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             "{1}",
         ),
         Claim(
+            "Open load",
+            "Random gRPC requests at 85 % of the rate confirmed for 50 ms: asked, answered, p95 ÷ limit, core-ms each.",
+            "serve_load",
+            "serve_load.py --max-latency 50ms",
+            "network",
+            columns("network", "asked", "answered", "p95 ÷ limit", "core-ms a request"),
+            "{0}, {1}; {2}; {3}",
+        ),
+        Claim(
             "Restarts",
             "Requests of clients that retry while the server restarts three times: answered, and answered wrongly.",
             "serve",
