@@ -358,7 +358,7 @@ def section(claim: Claim, results: Sequence[ResultFile], kinds: Sequence[str]) -
     if not rows:
         lines.append(cells(["–", *("open" for _ in kinds)]))
     files = [
-        f"{numbers[path]} [{result.moment}{result.commit and f', commit {result.commit}'}](../{path.relative_to(ROOT)})"
+        f"{numbers[path]} [{result.moment}{result.commit and f', {result.commit}'}](../{path.relative_to(ROOT)})"
         for path, result in shown.items()
     ]
     source = f"`python benchmarks/{claim.command}`" + "".join(f"; {file}" for file in files)
