@@ -112,7 +112,7 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Reported speed-ups",
-            "Does the interval that `optimize` reports hold the ratio of a race of many more openings?",
+            "Intervals that `optimize` reports and that hold the ratio of a longer race.",
             "told",
             "told.py",
             "`--effort`",
@@ -139,8 +139,8 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "What parts of the search earn",
-            "Searches on simulated machines without one part: true time of the plan ÷ that of the fastest, with "
-            "tables that are close, then with tables that are off by a fifth.",
+            "Simulated searches without one part: true time of the plan ÷ that of the fastest, with close tables; "
+            "with tables off by a fifth.",
             "ablate",
             "ablate.py",
             "without",
@@ -308,7 +308,7 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Restarts",
-            "Requests of clients that retry while the server restarts three times: answered, and answered wrongly.",
+            "Clients retry while the server restarts three times: requests answered, and wrongly.",
             "serve",
             "serve_restart.py",
             "requests",
