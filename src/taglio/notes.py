@@ -22,7 +22,6 @@ class Kind(Enum):
     OTHER_BLANK = "other-blank"
     RANDOM_ANSWERS = "random-answers"
     UNSAFE_PROCESSOR = "unsafe-processor"
-    SIMPLIFIED = "simplified"
     NOISY_MACHINE = "noisy-machine"
     UNPROVEN_GAIN = "unproven-gain", "deploy float32, or allow more if you can"
     UNCONFIRMED = "unconfirmed"

@@ -13,7 +13,7 @@ from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
 from taglio.flow import notes
 from taglio.flow.clock import LEAST, Clock
-from taglio.flow.ending import by_race
+from taglio.flow.confirm import confirmed
 from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
 from taglio.flow.fixed_shapes import fixed_shapes_note
 from taglio.flow.opening import Model
@@ -123,7 +123,7 @@ def optimize(
             way = replace(way, threads=way.threads and not interrupted)
             fitted, plan_threads_note = way.fitted(result.work, result.decision.plan)
             threads_note = plan_threads_note or threads_note
-            ended = by_race(fitted, result.decision, limits, patience)
+            ended = confirmed(fitted, result.decision, limits, patience)
         settled, screened, decision = ended.work, result.screened, ended.decision
         clock.lap("confirm")
         built = assemble(settled, decision.plan)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import isfinite, isinf
 
 from taglio import weights
-from taglio.flow.ending import Ended
+from taglio.flow.confirm import Ended
 from taglio.flow.outcome import Figures, Outcome
 from taglio.lab.build import Built
 from taglio.lab.work import Work

@@ -12,8 +12,7 @@ import numpy as np
 from taglio.cores import available_cores
 from taglio.deploy.write import Answered, write_samples, write_source
 from taglio.errors import BadOption
-from taglio.flow.confirm import raced_inputs, write_plan
-from taglio.flow.ending import Ended
+from taglio.flow.confirm import Ended, raced_inputs, write_plan
 from taglio.flow.joining import interface, why_alone
 from taglio.flow.running import in_way
 from taglio.lab.work import Work
