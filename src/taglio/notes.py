@@ -28,7 +28,6 @@ class Kind(Enum):
     NO_GAIN = "no-gain"
     LIMIT_TOO_LOW = "limit-too-low", "allow more if you can"
     UNLIKE_CALIBRATION = "unlike-calibration"
-    CALIBRATION_ERROR = "calibration-error"
     UPPER_END = "upper-end", "give more data, or a smaller limit"
     SELECTED = "selected"
     UNCHANGED_OUTPUTS = "unchanged-outputs"

@@ -6,14 +6,13 @@ from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
 from taglio.flow.deliver import needs_of_plan
-from taglio.lab.build import Built
 from taglio.lab.work import Work
 from taglio.model.quantized import already_quantized
 from taglio.notes import Kind, Note
 from taglio.plan.result import Limits, Plan
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
 from taglio.runtimes.session import runtime_version
-from taglio.search.answers import of_answers, of_unseen, on_calibration
+from taglio.search.answers import of_answers, of_unseen
 from taglio.search.decide import Decision
 from taglio.search.joined_rows import row_errors
 from taglio.search.ledger import INT8_RUN
@@ -24,7 +23,7 @@ from taglio.search.screen import Screened
 _FEW = 10
 
 
-def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
+def of_plan(work: Work, decision: Decision, limits: Limits) -> tuple[Note, ...]:
     """Notes on the plan that was decided on, as it was built."""
     answered, int8 = decision.answers, decision.ledger.int8
     all_int8 = int8.answers if int8.name == INT8_RUN else None
@@ -32,7 +31,7 @@ def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tup
     return (
         *of_answers(answered, all_int8, limits, work.data.held_out.labels),
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
-        *_of_inputs(work, decision, built, limits),
+        *_of_inputs(work, decision, limits),
         *_of_forms(decision.plan),
         *_of_rows(work, decision.plan),
         *unsafe_processors(needs_of_plan(decision.plan), instructions),
@@ -75,12 +74,11 @@ def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
     return (Note(Kind.NOT_COMPARED, f"{line}; a higher effort compares them"),) if left else ()
 
 
-def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
-    """What the held-out inputs do not show, or the calibration inputs show otherwise."""
+def _of_inputs(work: Work, decision: Decision, limits: Limits) -> tuple[Note, ...]:
+    """What the held-out inputs do not show."""
     int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
     exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
-    again = on_calibration(work, built, limits) if error > 0.0 else None
-    return tuple(filter(None, (exact, again)))
+    return () if exact is None else (exact,)
 
 
 def _of_forms(plan: Plan) -> tuple[Note, ...]:

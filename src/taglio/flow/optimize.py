@@ -132,7 +132,7 @@ def optimize(
         plan_notes = (
             *ended.notes,
             *filter(None, [threads_note, fixed_shapes_note(work, ended.speedup), result.why_float]),
-            *notes.of_plan(settled, decision, built, limits),
+            *notes.of_plan(settled, decision, limits),
         )
         outcome = replace(
             outcome_of(ended, built, screened.places),
