@@ -165,8 +165,8 @@ def raced(
     openings = [opening(bench, [entry.sized for entry in entries], burst_s, ROUNDS) for _ in range(asked.openings)]
 
     def ratio(entry: Entry) -> Figure:
-        other = entries.index(entry, 1), entry.way
-        return figure([there.ratio((0, chosen.way), other) for there in openings])
+        other = entries.index(entry, 1)
+        return figure([there.ratio(0, other) for there in openings])
 
     ratios = [[(entry, ratio(entry)) for entry in group] for group in rivals]
     return [min(group, key=lambda pair: pair[1].value) for group in ratios]

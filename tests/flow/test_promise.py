@@ -3,7 +3,7 @@
 import pytest
 
 from taglio.confirm.speedup import Speedup
-from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, capacity_promise, files_promise, speed_promise
+from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, files_promise, speed_promise
 from taglio.ways.result import Figure
 
 HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOWN, Verdict.REPORTED
@@ -70,7 +70,7 @@ def test_the_speed_up(now: Speedup, same_processor: bool, verdict: Verdict) -> N
     ],
 )
 def test_the_capacity(now: Figure, same_processor: bool, verdict: Verdict) -> None:
-    promise = capacity_promise(Figure(2.0, 1.9, 2.1), now, same_processor=same_processor)
+    promise = speed_promise(Figure(2.0, 1.9, 2.1), now, same_processor=same_processor)
     assert (promise.name, promise.verdict) == ("capacity", verdict)
     assert promise.then == "2.00 × (1.90 to 2.10) that of the source with one caller"
 

@@ -105,8 +105,8 @@ def test_a_rate_that_is_reported_keeps_the_limit_and_is_near_the_best(seed: int,
     best = choose(tries)[0]
     sizes = [2**power for power in range(best.way.joined.bit_length())]
     folders = {size: tries.folder(Choice(best.model, replace(best.way, joined=size))) for size in sizes}
-    openings = [opening(bench, [Sized(best.way, folders)], 0.12, 3) for _ in range(8)]
-    replayed = rate_of(openings, 0, best.way, limit_s)
+    openings = [opening(bench, [Sized(best.way, folders)], 0.12) for _ in range(8)]
+    replayed = rate_of(openings, 0, limit_s)
     assert replayed is not None
     kept = kept_rate(bench, folders[best.way.joined], replayed, limit_s, 1e9)
     assert kept.p95_s is not None

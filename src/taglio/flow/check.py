@@ -1,6 +1,5 @@
 """Check that what a workspace promised still holds, here and now. Judges by promise.py; changes nothing."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,10 +28,10 @@ from taglio.flow.promise import (
     ErrorRecord,
     Promise,
     Verdict,
-    capacity_promise,
     files_promise,
-    multiple,
+    speed_name,
     speed_promise,
+    speed_text,
 )
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
@@ -51,11 +50,8 @@ from taglio.search.answers import answers_by
 from taglio.transaction import held
 from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts
-from taglio.ways.confirm import Sized, figure, opening
+from taglio.ways.confirm import Sized, figure, openings
 from taglio.ways.result import Figure
-
-# Bursts of each model in an opening that measures the capacity.
-_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,54 +229,44 @@ def _error(
 def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress: Progress | None) -> Promise:
     """The row for the speed-up; for the capacity where the way was chosen for a rate."""
     outcome = record.outcome
-    then, rate = (None, None) if outcome is None else (outcome.speedup, outcome.rate)
+    then = None if outcome is None else outcome.speedup if outcome.rate is None else outcome.rate.over_one
     if len(record.delivered.devices) > 1:
         return Promise("speed-up", "for several devices", "not raced", Verdict.REPORTED, "taglio run measures it there")
-    if then is None and rate is None:
+    if then is None:
         return Promise("speed-up", "none promised", "not raced", Verdict.REPORTED)
     model, base = Path(record.setup.model), ""
     if not record.setup.model or not model.exists():
         model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
     inputs = raced_inputs(work) if work is not None else _inputs_like(record, model)
     try:
-        if rate is not None:
-            capacity = _capacity_beside(model, record, inputs, progress)
-            return capacity_promise(rate.over_one, capacity, same_processor=same_processor, base=base)
-        now = _speedup_beside(model, record, inputs, progress)
+        beside = model, record, inputs, progress
+        now = _speedup_beside(*beside) if isinstance(then, Speedup) else _capacity_beside(*beside)
     except MeasurementFailed as error:
-        reason = one_line(error, 200)
-        if rate is not None:
-            return Promise("capacity", multiple(rate.over_one), "not measured", Verdict.UNKNOWN, reason)
-        return Promise("speed-up", str(then), "not raced", Verdict.UNKNOWN, reason)
-    assert then is not None, "where none was promised, nothing is raced"
+        return Promise(speed_name(then), speed_text(then), "not measured", Verdict.UNKNOWN, one_line(error, 200))
     return speed_promise(then, now, same_processor=same_processor, base=base)
 
 
 def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Speedup:
     """The speed-up of the delivered folder over `source`. Raises MeasurementFailed for what cannot be run."""
     delivered, setup = record.delivered, record.setup
-    with scratch() as base, race.Race(inputs) as openings:
+    with scratch() as base, race.Race(inputs) as fresh:
         write_source(base, source, delivered.inputs, delivered.outputs, setup.threads_of_source)
-        return race.confirm(openings, base, record.deploy, setup.run_s, progress=progress)
+        return race.confirm(fresh, base, record.deploy, setup.run_s, progress=progress)
 
 
 def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Figure:
     """How many times the capacity of `source`, on all cores with one caller, the delivered folder has in its way, over
     fresh openings of both. Raises MeasurementFailed for what cannot be run."""
-    cores, patience, run_s = available_cores(), race.USUAL, record.setup.run_s
-    end_s = time.monotonic() + patience.seconds_for(run_s)
-    burst_s, ratios = Bursts().burst_of(run_s), list[float]()
+    cores, run_s = available_cores(), record.setup.run_s
+    burst_s, seconds = Bursts().burst_of(run_s), race.USUAL.seconds_for(run_s)
     with scratch() as base, scratch() as samples:
         write_source(base, source, record.delivered.inputs, record.delivered.outputs, cores)
         write_samples(samples, [Answered(sample, {}) for sample in inputs])
         ways = Way(cores, spinning=True, shared=True), record.delivered.way
         models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]
         with LoadBench(samples) as bench:
-            while len(ratios) < patience.fewest or (len(ratios) < patience.openings and time.monotonic() < end_s):
-                if progress is not None:
-                    progress("confirm", len(ratios), patience.openings)
-                ratios.append(opening(bench, models, burst_s, _ROUNDS).ratio((1, ways[1]), (0, ways[0])))
-    return figure(ratios)
+            opened = openings(bench, models, burst_s, seconds, progress)
+    return figure([each.ratio(1, 0) for each in opened])
 
 
 def _inputs_like(record: _Record, model: Path) -> Sequence[Sample]:

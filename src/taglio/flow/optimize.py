@@ -118,7 +118,7 @@ def optimize(
         search.watched.end_s = inf
         patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
         if way.rate is not None:
-            ended = rated(result.work, result.decision, limits, way.rate, clock.rate_patience(patience))
+            ended = rated(result.work, result.decision, limits, way.rate, clock.rate_share(patience))
         else:
             way = replace(way, threads=way.threads and not interrupted)
             fitted, plan_threads_note = way.fitted(result.work, result.decision.plan)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -73,6 +73,11 @@ class Tries:
     bursts: dict[Choice, list[Burst]] = field(default_factory=dict)
     refused: dict[Choice, MeasurementFailed] = field(default_factory=dict)
 
+    @property
+    def burst_s(self) -> float:
+        """How long a burst lasts."""
+        return self.effort.burst_of(self.run_s)
+
     def folder(self, choice: Choice) -> Path:
         """The folder of a model in a way."""
         if choice not in self.folders:
@@ -87,7 +92,7 @@ class Tries:
                 self._open(choice)
         able = [choice for choice in choices if choice not in self.refused]
         folders = [self.folder(choice) for choice in able]
-        bursts = self.bench.closed_loop(folders, self.effort.burst_of(self.run_s), self.effort.rounds)
+        bursts = self.bench.closed_loop(folders, self.burst_s, self.effort.rounds)
         self.bursts |= dict(zip(able, bursts, strict=True))
         return {choice: self.value(choice) if choice in self.bursts else 0.0 for choice in choices}
 
@@ -122,7 +127,12 @@ class Tries:
 
     def service(self, choice: Choice) -> ServiceTimes:
         """The runs of a choice, and of the same with fewer items joined where these were measured."""
-        return service_of({other: bursts for other, bursts in self.bursts.items() if _sized(other, choice)})
+        size = choice.way.joined
+        return ServiceTimes({
+            other.way.joined: [run for burst in bursts for run in burst.runs]
+            for other, bursts in self.bursts.items()
+            if other.way.joined <= size and Choice(other.model, replace(other.way, joined=size)) == choice
+        })  # fmt: skip
 
     def tried(self) -> list[TriedWay]:
         """The ways that were measured."""
@@ -136,23 +146,6 @@ class Tries:
         runtime, capacity = self.models[choice.model].runtime, self.capacity(choice)
         p95_s = float(np.percentile(latencies_s, PERCENTILE))
         return TriedWay(choice.model, runtime, choice.way, capacity, rate, p95_s, self.memory[choice])
-
-
-def _sized(choice: Choice, larger: Choice) -> bool:
-    """Whether two choices differ in nothing but how many items they join, the first in no more than the second."""
-    size = larger.way.joined
-    return choice.way.joined <= size and Choice(choice.model, _joining(choice.way, size)) == larger
-
-
-def _joining(way: Way, items: int) -> Way:
-    return Way(way.threads, way.at_once, items, way.spinning, way.shared)
-
-
-def service_of(bursts: Mapping[Choice, Sequence[Burst]]) -> ServiceTimes:
-    """The runs of choices by how many items they join."""
-    return ServiceTimes({
-        choice.way.joined: [run for burst in own for run in burst.runs] for choice, own in bursts.items()
-    })  # fmt: skip
 
 
 def choose(tries: Tries) -> list[Choice]:
