@@ -93,7 +93,7 @@ def files_promise(delivered: int, changed: Sequence[str]) -> Promise:
 
 
 def speed_promise(then: Speedup | Figure, now: Speedup | Figure, *, same_processor: bool, base: str = "") -> Promise:
-    """Whether a speed-up, or a capacity as a multiple of the source model's with one caller, reaches the lower end of what
+    """Whether a speed-up, or a capacity as a multiple of the source's with one caller, reaches the lower end of what
     was promised; on another processor it is only reported. `base` says if the source model is not the one of then."""
     promise = Promise(speed_name(then), speed_text(then), speed_text(now), Verdict.HOLDS, base)
     if not same_processor:
