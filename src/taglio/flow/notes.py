@@ -1,7 +1,5 @@
 """The notes of an optimisation: on its plan, and on the model, the data and the search. Decides nothing."""
 
-from collections import Counter
-
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
@@ -32,7 +30,6 @@ def of_plan(work: Work, decision: Decision, limits: Limits) -> tuple[Note, ...]:
         *of_answers(answered, all_int8, limits, work.data.held_out.labels),
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
         *_of_inputs(work, decision, limits),
-        *_of_forms(decision.plan),
         *_of_rows(work, decision.plan),
         *unsafe_processors(needs_of_plan(decision.plan), instructions),
     )
@@ -79,15 +76,6 @@ def _of_inputs(work: Work, decision: Decision, limits: Limits) -> tuple[Note, ..
     int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
     exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
     return () if exact is None else (exact,)
-
-
-def _of_forms(plan: Plan) -> tuple[Note, ...]:
-    """How many blocks of a plan are in each form without calibration, if any is."""
-    used = Counter(form.name for form in plan.assignment().values() if form.uncalibrated)
-    counts = [f"{count} of the plan's blocks in {name}" for name, count in used.items()]
-    if not counts:
-        return ()
-    return (Note(Kind.FACT, f"{', '.join(counts)}: float in and out, no calibrated range"),)
 
 
 def _of_rows(work: Work, plan: Plan) -> tuple[Note, ...]:

@@ -226,7 +226,7 @@ class _Search:
         errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
         int8_error = errors[0] if errors and errors[0] is not None else 0.0
         decision = float_stays(work, profile, int8_error, limits, screened.places.floats)
-        doubts = doubts_without_study(work, profile)
+        doubts = doubts_without_study(work)
         self._clock.lap("plan")
         return _SearchResult(work, screened, decision, doubts, why_float=why)
 
