@@ -243,10 +243,8 @@ def _source(work: Work, ledger: Ledger) -> Source | None:
         work.budget.refine_s,
         places={"source": NAME, FLOAT_RUN: work.setup.options().runtime},
     )
-    source_time, own = raced["source"].timed, raced[FLOAT_RUN].timed
-    if source_time is None or own is None:
-        raise MeasurementFailed(raced[FLOAT_RUN].refused)
-    wall = source_time.wall.times(ledger.float32.measured_s / own.wall.median_s)
+    times = raced.all()
+    wall = times["source"].wall.times(ledger.float32.measured_s / times[FLOAT_RUN].wall.median_s)
     return Source(wall, source_answers(work, limits))
 
 

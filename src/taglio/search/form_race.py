@@ -15,7 +15,7 @@ from taglio.error.loss import Metric
 from taglio.error.runtime_part import left_for_int8
 from taglio.error.tally import Reference
 from taglio.errors import TaglioError
-from taglio.lab.side_by_side import RaceResult, loss_beside, race, reason
+from taglio.lab.side_by_side import loss_beside, race, reason
 from taglio.lab.work import Work
 from taglio.profile.attribution import Attribution, Attributor
 from taglio.profile.measure import FLOAT_RUN, of_pure_forms, pure_assignments
@@ -133,17 +133,17 @@ class FormRaces:
         raced = race(work, models, work.budget.race_s, losses=losses)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
-        float_s = _seconds(raced[FLOAT_RUN])
+        float_s = raced.timed[FLOAT_RUN].wall.median_s  # the first model of a race is never refused
         left = left_for_int8(self.max_loss, base)
         coupled = self._coupled(forms)
 
         def row(name: str, variant: Variant) -> Measurement:
-            result = raced[name]
-            if result.timed is None or result.error is None or name in coupled:
-                return Measurement(variant, refused=coupled.get(name, result.refused))
-            seconds = result.timed.wall.median_s
-            score_s = expected_s(float_s, seconds, result.error, left)
-            return Measurement(variant, seconds, float_s, result.error, score_s)
+            timed = raced.timed.get(name)
+            if timed is None or timed.loss is None or name in coupled:
+                return Measurement(variant, refused=coupled.get(name, raced.refused.get(name, "")))
+            seconds = timed.wall.median_s
+            score_s = expected_s(float_s, seconds, timed.loss, left)
+            return Measurement(variant, seconds, float_s, timed.loss, score_s)
 
         rows = [
             row(name, Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment)))
@@ -155,15 +155,16 @@ class FormRaces:
         }
         rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
         best_s = min([float_s, *self._scores(rows, float_s)])
-        profiles = self._profiles(raced)
+        attribute = Attributor(self.work.model, self.work.graph).attribute
+        profiles = {name: attribute(timed.optimized, timed.kernels) for name, timed in raced.timed.items()}
         ran = {form.variant.form: form.seconds for form in rows} | {
             str(each): row.seconds for each, row in schemes.items()
         }
         ran_s = {name: seconds for name, seconds in ran.items() if seconds is not None}
         timed = {
-            name: (assignment, result.timed)
+            name: (assignment, raced.timed[name])
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
-            if (result := raced[name]).timed is not None
+            if name in raced.timed
         }
         # Places are compared by the race of all, since the machine's speed changes from race to race.
         drift = 1.0 if float_there.seconds is None else float_there.seconds / float_s
@@ -215,12 +216,6 @@ class FormRaces:
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
         return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
-
-    def _profiles(self, raced: Mapping[str, RaceResult]) -> dict[str, Attribution]:
-        """The kernels of every model that ran, by block and tensor."""
-        attributor = Attributor(self.work.model, self.work.graph)
-        ran = {name: result.timed for name, result in raced.items() if result.timed is not None}
-        return {name: attributor.attribute(timed.optimized, timed.kernels) for name, timed in ran.items()}
 
     def _coupled(self, forms: Mapping[str, Assignment]) -> dict[str, str]:
         """Why a form is left out because rows of a batch change each other's answers. Only int8-dynamic has a scale
@@ -287,8 +282,3 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
 
 def _is_int8(row: Measurement) -> bool:
     return row.variant.form == INT8
-
-
-def _seconds(raced: RaceResult) -> float:
-    assert raced.timed is not None, "the first model of a race is never refused"
-    return raced.timed.wall.median_s

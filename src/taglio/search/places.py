@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from taglio.error.loss import Metric
 from taglio.errors import TaglioError
-from taglio.lab.side_by_side import ErrorOf, RaceResult, loss_beside, opened, race, reason
+from taglio.lab.side_by_side import ErrorOf, loss_beside, opened, race, reason
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.stopwatch import Timings
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
@@ -62,12 +63,11 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
         losses=dict.fromkeys(here, _own_error(work, metric)),
     )
     measured = [
-        _judged(name, raced[name], work, metric, max_loss) if name in raced else _refused(name, refusals[name])
+        _judged(name, raced, work, metric, max_loss) if name in here else _refused(name, refusals[name])
         for name in everywhere
     ]
-    timed = {name: place.timed for name, place in raced.items() if place.timed is not None}
-    walls = {name: time.wall for name, time in timed.items()}
-    return Places(tuple(measured), walls, max(time.others for time in timed.values()))
+    walls = {name: timed.wall for name, timed in raced.timed.items()}
+    return Places(tuple(measured), walls, max(timed.others for timed in raced.timed.values()))
 
 
 def studied(planned: Collection[str]) -> str:
@@ -101,12 +101,11 @@ def _own_error(work: Work, metric: Metric) -> ErrorOf:
     return loss_beside(work, work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
 
 
-def _judged(name: str, raced: RaceResult, work: Work, metric: Metric, max_loss: float) -> Measurement:
-    exact = (name == NAME and work.agreement.agrees) or not metric.smooth
-    error = 0.0 if exact else raced.error or 0.0
-    if raced.timed is None:
-        return _refused(name, raced.refused)
-    seconds = raced.timed.wall.median_s
+def _judged(name: str, raced: Timings, work: Work, metric: Metric, max_loss: float) -> Measurement:
+    if name in raced.refused:
+        return _refused(name, raced.refused[name])
+    timed, exact = raced.timed[name], (name == NAME and work.agreement.agrees) or not metric.smooth
+    error, seconds = 0.0 if exact else timed.loss or 0.0, timed.wall.median_s
     beyond = _beyond(metric, error, max_loss) if error > _LEFT * max_loss else ""
     return Measurement(Variant(name, FLOAT_RUN), seconds, seconds, error, seconds, refused=beyond)
 
