@@ -10,13 +10,13 @@ from statistics import median
 
 import numpy as np
 
+from taglio.arguments import positive
 from taglio.confirm.race import USUAL
 from taglio.cores import available_cores
 from taglio.deploy.write import Answered, write_samples, write_source
 from taglio.errors import BadOption
 from taglio.flow.confirm import Ended, raced_inputs, write_plan
 from taglio.flow.joining import interface, why_alone
-from taglio.flow.running import in_way
 from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.notes import Kind, Note
@@ -35,12 +35,24 @@ from taglio.ways.confirm import Sized, figure, kept_rate, opening, openings, rat
 from taglio.ways.replay import PERCENTILE
 from taglio.ways.result import Rate
 
+LATENCY, RATE = "latency", "rate"
 # Plans that are tried beside float, and ways that openings tell apart, at most.
 _PLANS, _FINALISTS = 2, 3
 # Shares of the time for confirming: openings, a rate under a real load; latencies under load get what is left.
 _OPENINGS_SHARE, _RATE_SHARE = 0.4, 0.4
 # The usual time for confirming.
 _CONFIRMED_S = 60.0
+
+
+def goal_of(objective: str, max_latency_s: float | None, threads: int | None) -> Goal | None:
+    """The aim of a rate; None for the shortest run. Raises BadOption for what does not fit together."""
+    if objective not in (LATENCY, RATE):
+        raise BadOption(f"`objective` is {objective}: give {LATENCY} or {RATE}; other aims need a cluster")
+    if objective == RATE:
+        return Goal(None if max_latency_s is None else positive("max_latency_s", max_latency_s), threads)
+    if max_latency_s is not None:
+        raise BadOption(f"`max_latency_s` limits a rate: give `objective` {RATE}, too")
+    return None
 
 
 def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, share: float) -> Ended:
@@ -71,7 +83,9 @@ def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, share: flo
         rate = _confirmed(work, there, tries, _fastest(tries, finalists), share * _CONFIRMED_S)
     chosen = decisions[rate.model]
     assert chosen is not None, "finalists are accepted"
-    return Ended(work.but(setup=in_way(work.setup, rate.way)), chosen, rate=rate, notes=_notes(rate))
+    way = rate.way
+    setup = replace(work.setup, threads=way.threads, spinning=way.spinning, at_once=way.at_once, joined=way.joined)
+    return Ended(work.but(setup=setup), chosen, rate=rate, notes=_notes(rate))
 
 
 def _notes(rate: Rate) -> tuple[Note, ...]:
