@@ -224,7 +224,7 @@ class FormRaces:
         if dynamic not in forms:
             return {}
         errors = row_errors(self.work, self.work.in_place(NAME).builder(self.scheme).build(forms[dynamic]))
-        return {dynamic: str(errors)} if errors is not None and errors.coupled else {}
+        return {dynamic: errors.note().text} if errors is not None and errors.coupled else {}
 
     def _scores(self, rows: Sequence[Measurement], float_s: float) -> list[float]:
         """The latencies to expect of plans with each form. An LSTM has no int8 form, so the share of what int8-dynamic
