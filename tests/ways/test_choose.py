@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taglio.confirm.bench import Bench, Burst
 from taglio.deploy.verify import MANIFEST
 from taglio.deploy.write import write_source
 from taglio.runtimes.way import Way
-from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, kept_rate, opening, rate_of
@@ -22,7 +22,7 @@ from tests.models import Sketch
 RUN_S = 0.01
 
 
-class MadeUp(LoadBench):
+class MadeUp(Bench):
     """A bench whose runs are drawn: the cores are shared, memory slows runs at once down, a run of several items has a
     fixed part, and one run in twenty takes longer. `gains` says how many times as fast a folder's model is."""
 

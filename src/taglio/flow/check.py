@@ -9,6 +9,7 @@ import numpy as np
 
 from taglio import artifact
 from taglio.confirm import race
+from taglio.confirm.bench import Bench
 from taglio.confirm.speedup import Speedup
 from taglio.cores import available_cores
 from taglio.data.dataset import Sample
@@ -17,7 +18,7 @@ from taglio.deploy import verify
 from taglio.deploy.folder import DeliveredModel, described
 from taglio.deploy.processor_needs import lacks
 from taglio.deploy.prove import DeployProof, verified
-from taglio.deploy.write import SAMPLES_FOLDER, Answered, read_samples, write_samples, write_source
+from taglio.deploy.write import SAMPLES_FOLDER, read_samples, write_source
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.deliver import needs_of_plan
@@ -48,7 +49,6 @@ from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.search.answers import answers_by
 from taglio.transaction import held
-from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts
 from taglio.ways.confirm import Sized, figure, openings
 from taglio.ways.result import Figure
@@ -249,7 +249,7 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
 def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Speedup:
     """The speed-up of the delivered folder over `source`. Raises MeasurementFailed for what cannot be run."""
     delivered, setup = record.delivered, record.setup
-    with scratch() as base, race.Race(inputs) as fresh:
+    with scratch() as base, Bench(inputs) as fresh:
         write_source(base, source, delivered.inputs, delivered.outputs, setup.threads_of_source)
         return race.confirm(fresh, base, record.deploy, setup.run_s, progress=progress)
 
@@ -259,13 +259,11 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
     fresh openings of both. Raises MeasurementFailed for what cannot be run."""
     cores, run_s = available_cores(), record.setup.run_s
     burst_s, seconds = Bursts().burst_of(run_s), race.USUAL.seconds_for(run_s)
-    with scratch() as base, scratch() as samples:
+    with scratch() as base, Bench(inputs) as bench:
         write_source(base, source, record.delivered.inputs, record.delivered.outputs, cores)
-        write_samples(samples, [Answered(sample, {}) for sample in inputs])
         ways = Way(cores, spinning=True, shared=True), record.delivered.way
         models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]
-        with LoadBench(samples) as bench:
-            opened = openings(bench, models, burst_s, seconds, progress)
+        opened = openings(bench, models, burst_s, seconds, progress)
     return figure([each.ratio(1, 0) for each in opened])
 
 

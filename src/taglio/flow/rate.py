@@ -11,9 +11,10 @@ from statistics import median
 import numpy as np
 
 from taglio.arguments import positive
+from taglio.confirm.bench import Bench
 from taglio.confirm.race import USUAL
 from taglio.cores import available_cores
-from taglio.deploy.write import Answered, write_samples, write_source
+from taglio.deploy.write import write_source
 from taglio.errors import BadOption
 from taglio.flow.confirm import Ended, raced_inputs, write_plan
 from taglio.flow.joining import interface, why_alone
@@ -28,7 +29,6 @@ from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.search.decide import Decision
 from taglio.search.ledger import Entry
-from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, figure, kept_rate, opening, openings, rate_of, under_loads
@@ -119,11 +119,10 @@ class _Field:
     def __enter__(self) -> "_Field":
         with ExitStack() as stack:
             make_room(self._work.memory_bytes)
-            self.root, samples = stack.enter_context(scratch()), stack.enter_context(scratch())
-            write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(self._work)])
+            self.root = stack.enter_context(scratch())
             for entry in self._entered():
                 self._add(entry, *(stack.enter_context(scratch()) for _ in range(2)))
-            self.bench = stack.enter_context(LoadBench(samples))
+            self.bench = stack.enter_context(Bench(raced_inputs(self._work)))
             self._stack = stack.pop_all()
         return self
 

@@ -8,10 +8,10 @@ from statistics import median
 
 import numpy as np
 
+from taglio.confirm.bench import Bench, Burst
 from taglio.deploy.write import write_in_way
 from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
-from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.climb import Choice, Sides, best_of, climb
 from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
 from taglio.ways.result import TriedWay
@@ -60,7 +60,7 @@ class Tries:
     source model takes about `run_s`. A way whose open model takes more than `memory_bytes` (None: no limit) has the
     value 0. `progress` is called with the percentage of the time that has passed, and 100."""
 
-    bench: LoadBench
+    bench: Bench
     models: Mapping[str, Contender]
     root: Path
     goal: Goal

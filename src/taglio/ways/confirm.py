@@ -10,12 +10,12 @@ from statistics import fmean, median, stdev
 
 import numpy as np
 
+from taglio.confirm.bench import Bench, Burst
 from taglio.confirm.race import USUAL
 from taglio.confirm.speedup import COVERAGE
 from taglio.progress import Progress
 from taglio.runtimes.way import Way
 from taglio.student import t_quantile
-from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.loaded import loaded
 from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate
 from taglio.ways.result import Figure, Load
@@ -59,7 +59,7 @@ class Opening:
         return highest_rate(ServiceTimes(runs), self.models[model].way, limit_s, seed)
 
 
-def opening(bench: LoadBench, models: Sequence[Sized], burst_s: float, rounds: int = 3) -> Opening:
+def opening(bench: Bench, models: Sequence[Sized], burst_s: float, rounds: int = 3) -> Opening:
     """Open all models afresh, and measure each of them in a burst of `burst_s` a round."""
     bench.close()
     folders = [(index, items, folder) for index, model in enumerate(models) for items, folder in model.folders.items()]
@@ -72,7 +72,7 @@ def opening(bench: LoadBench, models: Sequence[Sized], burst_s: float, rounds: i
 
 
 def openings(
-    bench: LoadBench, models: Sequence[Sized], burst_s: float, seconds: float, progress: Progress | None = None
+    bench: Bench, models: Sequence[Sized], burst_s: float, seconds: float, progress: Progress | None = None
 ) -> list[Opening]:
     """As many openings as begin within so many `seconds`, between the fewest and the most of a race."""
     until, opened = time.perf_counter() + seconds, list[Opening]()
@@ -108,7 +108,7 @@ def rate_of(opened: Sequence[Opening], model: int, limit_s: float) -> Figure | N
     return None if min(rates) <= 0.0 else figure(rates)
 
 
-def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
+def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
     """The rate that a real load confirms, from the `replayed` one, within so many seconds: requests arrive at random at
     that rate, which is lowered until 19 of 20 requests are answered within 0.9 of the limit.
 
@@ -135,7 +135,7 @@ def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, 
             return ConfirmedRate(rate, max(latencies_s))
 
 
-def under_loads(bench: LoadBench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
+def under_loads(bench: Bench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
     """Latencies at shares of a capacity that was measured just before, and a line that names the shares for which no
     time was left, or ""."""
     until, loads = time.perf_counter() + seconds, list[Load]()
