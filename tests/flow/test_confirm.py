@@ -11,7 +11,6 @@ import taglio
 from taglio.confirm.race import Patience
 from taglio.flow.confirm import confirmed, raced_inputs
 from taglio.flow.opening import Model
-from taglio.plan.result import Limits
 from taglio.search.decide import Decision, decide
 from taglio.search.ledger import Entry
 from taglio.search.limits import limits_for, user_limits
@@ -54,7 +53,7 @@ def as_float(decision: Decision) -> Entry:
 
 def test_a_plan_that_is_not_faster_gives_way_to_float_with_its_figures(work: Model, slow: Decision) -> None:
     decision = replace(slow, ledger=slow.ledger.having(as_float(slow)))
-    result = confirmed(work, decision, Limits(0.5), QUICK)
+    result = confirmed(work, decision, QUICK)
     assert not result.decision.plan.assignment()
     assert result.speedup is None
     # About 0.85 × where nothing else runs; beside other tests it was 1.00 × once, which replaces float as little.
@@ -64,27 +63,27 @@ def test_a_plan_that_is_not_faster_gives_way_to_float_with_its_figures(work: Mod
 
 
 def test_a_plan_stays_where_float_keeps_no_limit(work: Model, slow: Decision) -> None:
-    result = confirmed(work, slow, Limits(0.5), QUICK)
+    result = confirmed(work, slow, QUICK)
     assert result.decision is slow
     assert result.speedup is not None
     assert result.speedup.low < 1.0
 
 
 def test_a_rival_that_openings_show_to_be_faster_wins_if_it_is_accepted(work: Model, slow: Decision) -> None:
-    result = confirmed(work, slow, Limits(0.5), QUICK, [as_float(slow)])
+    result = confirmed(work, slow, QUICK, [as_float(slow)])
     assert result.speedup is not None
     # The slow one runs at 0.85 × where nothing else does; a busy machine may show it to be as fast.
     assert not result.decision.plan.assignment() or result.speedup.high > 0.97
-    assert confirmed(work, slow, Limits(0.5), QUICK, [slow.ledger.float32]).decision is slow
+    assert confirmed(work, slow, QUICK, [slow.ledger.float32]).decision is slow
 
 
 def test_the_source_model_itself_has_no_speed_up(work: Model, slow: Decision) -> None:
-    result = confirmed(work, slow.of(work, as_float(slow)), Limits(0.5), QUICK)
+    result = confirmed(work, slow.of(work, as_float(slow)), QUICK)
     assert result.speedup is None and not result.notes
 
 
 def test_what_cannot_run_is_not_confirmed_and_says_why(work: Model, slow: Decision, tmp_path: Path) -> None:
-    result = confirmed(work.but(source=tmp_path / "gone.onnx"), slow, Limits(0.5), QUICK)
+    result = confirmed(work.but(source=tmp_path / "gone.onnx"), slow, QUICK)
     assert result.decision is slow
     assert result.speedup is None
     assert "not confirmed" in result.notes[0].text

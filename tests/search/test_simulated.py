@@ -55,7 +55,7 @@ def delivered(machine: Machine) -> Delivered:
     """Search, decide and confirm on a machine."""
     profile, errors = machine.tables()
     decision = decide(machine.work, {NAME: profile}, errors, LIMITS)
-    ended = confirmed(machine.work, decision, LIMITS, Patience())
+    ended = confirmed(machine.work, decision, Patience())
     return Delivered(machine, ended.decision, ended.speedup)
 
 

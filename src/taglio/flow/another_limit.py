@@ -54,7 +54,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
         decision = decide(work, {place: profile}, error, limits, floats=floats)
     work, tables = work.in_place(before.float32.runtime), decision.tables(work)
     clock.lap("plan")
-    ended = confirmed(work, decision, limits, clock.patience(), _elsewhere(tables, limits, before, decision))
+    ended = confirmed(work, decision, clock.patience(), _elsewhere(tables, before, decision))
     decision = ended.decision
     clock.lap("confirm")
     built = assemble(work, decision.plan)
@@ -62,7 +62,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     outcome = replace(
         _with_search(outcome_of(ended, built), before),
         stage_seconds=dict(clock.laps),
-        notes=(*ended.notes, *notes.of_plan(work, decision, limits), *before.search_notes),
+        notes=(*ended.notes, *notes.of_plan(work, decision), *before.search_notes),
     )
     return result_of(work, scheme, tables, decision.plan, built, outcome)
 
@@ -105,8 +105,9 @@ def _floats(before: Outcome) -> FloatModels:
     return FloatModels({point.runtime: point.error or 0.0 for point in points}, times)
 
 
-def _elsewhere(tables: Tables, limits: Limits, before: Outcome, decision: Decision) -> list[Entry]:
-    """The fastest plan that was timed in another place and keeps the `limits`, if it was faster than the decision."""
+def _elsewhere(tables: Tables, before: Outcome, decision: Decision) -> list[Entry]:
+    """The fastest plan that was timed in another place and keeps the limits, if it was faster than the decision."""
+    limits = decision.plan.limits
     forms = {form.name: form for form in tables.profile.precisions}
     entries = list[Entry]()
     for point in before.points:

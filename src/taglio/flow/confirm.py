@@ -17,7 +17,7 @@ from taglio.lab.build import assemble
 from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.notes import Kind, Note
-from taglio.plan.result import Limits, Plan
+from taglio.plan.result import Plan
 from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
 from taglio.search.decide import Decision
@@ -40,7 +40,7 @@ class Ended:
     notes: tuple[Note, ...] = ()
 
 
-def confirmed(work: Work, decision: Decision, limits: Limits, patience: Patience, also: Sequence[Entry] = ()) -> Ended:
+def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence[Entry] = ()) -> Ended:
     """What the race leaves of a decision: its winner, or a rival that a few openings show to be faster and that is
     accepted; float where it keeps all limits and no gain is shown. Entries in `also` take part beside the rivals of the
     winner. A slow model has no rivals: each would be run on all held-out inputs."""
@@ -53,7 +53,7 @@ def confirmed(work: Work, decision: Decision, limits: Limits, patience: Patience
         with _Deliveries(work) as deliveries:
             candidates = [decision, *(decision.of(work, entry) for entry in rivals.values())]
             ranked = deliveries.fastest_first(candidates, patience)
-            accepted = (end if end is decision else decision.accepting(work, end.winner, limits) for end in ranked)
+            accepted = (end if end is decision else decision.accepting(work, end.winner) for end in ranked)
             end = next(filter(None, accepted))
             race = deliveries.confirm(end.plan, patience)
             may_float_stay = float32.holds and work.replaced is None and end.winner.key != float32.key

@@ -7,7 +7,7 @@ from taglio.flow.deliver import needs_of_plan
 from taglio.lab.work import Work
 from taglio.model.quantized import already_quantized
 from taglio.notes import Kind, Note
-from taglio.plan.result import Limits, Plan
+from taglio.plan.result import Plan
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
 from taglio.runtimes.session import runtime_version
 from taglio.search.answers import of_answers, of_unseen
@@ -21,15 +21,15 @@ from taglio.search.screen import Screened
 _FEW = 10
 
 
-def of_plan(work: Work, decision: Decision, limits: Limits) -> tuple[Note, ...]:
+def of_plan(work: Work, decision: Decision) -> tuple[Note, ...]:
     """Notes on the plan that was decided on, as it was built."""
-    answered, int8 = decision.answers, decision.ledger.int8
+    answered, int8, limits = decision.answers, decision.ledger.int8, decision.plan.limits
     all_int8 = int8.answers if int8.name == INT8_RUN else None
     instructions = decision.profile.conditions.machine.instructions
     return (
         *of_answers(answered, all_int8, limits, work.data.held_out.labels),
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
-        *_of_inputs(work, decision, limits),
+        *_of_inputs(work, decision),
         *_of_rows(work, decision.plan),
         *unsafe_processors(needs_of_plan(decision.plan), instructions),
     )
@@ -71,10 +71,10 @@ def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
     return (Note(Kind.NOT_COMPARED, f"{line}; a higher effort compares them"),) if left else ()
 
 
-def _of_inputs(work: Work, decision: Decision, limits: Limits) -> tuple[Note, ...]:
+def _of_inputs(work: Work, decision: Decision) -> tuple[Note, ...]:
     """What the held-out inputs do not show."""
     int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
-    exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
+    exact = nothing_changed(decision.plan.limits.metric, error, int8_blocks, len(set(work.digests[1])))
     return () if exact is None else (exact,)
 
 

@@ -114,15 +114,15 @@ def optimize(
         except (TimeIsUp, KeyboardInterrupt) as stop:
             result = search.stopped(limits, stop)
         if goal is not None:
-            ended = rated(result.work, result.decision, limits, goal, clock.rate_share(result.patience))
+            ended = rated(result.work, result.decision, goal, clock.rate_share(result.patience))
         else:
             settled = result.work
             if chooses_threads and not result.interrupted:
                 settled, plan_threads_note = with_threads(settled, result.decision.plan)
                 threads_note = plan_threads_note or threads_note
-            ended = confirmed(settled, result.decision, limits, result.patience)
+            ended = confirmed(settled, result.decision, result.patience)
         clock.lap("confirm")
-        return search.delivered(work, result, ended, limits, threads_note)
+        return search.delivered(work, result, ended, threads_note)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,9 +203,7 @@ class _Search:
         patience = self._clock.patience(_INTERRUPTED_S) if is_interrupted else result.patience
         return replace(result, interrupted=is_interrupted, patience=patience)
 
-    def delivered(
-        self, work: Work, result: _SearchResult, ended: Ended, limits: Limits, threads_note: Note | None
-    ) -> Result:
+    def delivered(self, work: Work, result: _SearchResult, ended: Ended, threads_note: Note | None) -> Result:
         """The result for the report and to be written, of a model that was opened as `work`."""
         settled, screened, decision = ended.work, result.screened, ended.decision
         built = assemble(settled, decision.plan)
@@ -214,7 +212,7 @@ class _Search:
         plan_notes = (
             *ended.notes,
             *filter(None, [threads_note, fixed_shapes_note(work, ended.speedup), result.why_float]),
-            *notes.of_plan(settled, decision, limits),
+            *notes.of_plan(settled, decision),
         )
         outcome = replace(
             outcome_of(ended, built, screened.places),

@@ -21,7 +21,6 @@ from taglio.flow.joining import interface, why_alone
 from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.notes import Kind, Note
-from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import NAME
@@ -55,7 +54,7 @@ def goal_of(objective: str, max_latency_s: float | None, threads: int | None) ->
     return None
 
 
-def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, share: float) -> Ended:
+def rated(work: Work, decision: Decision, goal: Goal, share: float) -> Ended:
     """The fastest of float and the best plans, each in the way that suits it, confirmed. It takes a `share` of its
     usual time.
 
@@ -75,7 +74,7 @@ def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, share: flo
             if len(finalists) == _FINALISTS:
                 break
             if choice.model not in decisions:
-                decisions[choice.model] = decision.accepting(work, there.entries[choice.model], limits)
+                decisions[choice.model] = decision.accepting(work, there.entries[choice.model])
             if decisions[choice.model] is not None:
                 finalists.append(choice)
         if not finalists:

@@ -58,9 +58,9 @@ class Decision:
         """The same with another entry as the winner."""
         return replace(self, winner=entry, plan=_chosen(work, entry, self.ledger))
 
-    def accepting(self, work: Work, entry: Entry, limits: Limits) -> "Decision | None":
+    def accepting(self, work: Work, entry: Entry) -> "Decision | None":
         """The same with another entry as the winner, if it runs on all held-out inputs and is accepted there."""
-        answer, candidates = entry.answers, self.candidates
+        answer, candidates, limits = entry.answers, self.candidates, self.plan.limits
         if answer is None:
             try:
                 answer = answers(work, entry.plan, limits)
