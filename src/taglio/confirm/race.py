@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from taglio.confirm.bench import Bench
-from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
+from taglio.confirm.speedup import Speedup, log_ratio, speedup
 from taglio.profile.busy import PATIENCE, QUIET, kept
 from taglio.progress import Progress
 
@@ -19,8 +19,7 @@ class Patience:
     `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`), or twice that where other programs disturb
     it, but never after more than `most_seconds`. Candidates are chosen by `choosing` openings.
     An opening times from `least_pairs` to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are
-    added. Where openings take so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the
-    lower end at which a plan replaces float."""
+    added. Where openings take so long that `openings` do not fit, a race has at least `fewest`."""
 
     openings: int = 8
     choosing: int = 3
@@ -32,7 +31,6 @@ class Patience:
     most_seconds: float = inf
     least_pairs: int = 3
     most_pairs: int = 15
-    doubt: float = DOUBT
 
     def seconds_for(self, run_s: float) -> float:
         """How long the race of a model with runs of `run_s` may take."""
@@ -82,7 +80,7 @@ def confirm(
         watch.look(len(openings), last=True)
         if progress is not None:
             progress("confirm", min(len(openings), patience.openings), patience.openings)
-        so_far = _over([openings[index] for index in kept(watch.windows, patience.openings)], patience.doubt)
+        so_far = _over([openings[index] for index in kept(watch.windows, patience.openings)])
         is_quiet = sum(window.others <= QUIET for window in watch.windows) >= min(len(openings), patience.openings)
         spent_s = time.monotonic() - start
         end_s = min(patience.most_seconds, budget_s * (1 if is_quiet else PATIENCE))
@@ -94,8 +92,8 @@ def confirm(
             return so_far
 
 
-def _over(openings: Sequence[Sequence[Sequence[float]]], doubt: float) -> Speedup:
+def _over(openings: Sequence[Sequence[Sequence[float]]]) -> Speedup:
     """The speed-up from the seconds of runs by opening and model, float first."""
     logs = [log_ratio(*seconds) for seconds in openings]
     float_s, plan_s = (median(median(seconds[model]) for seconds in openings) for model in (0, 1))
-    return speedup(logs, float_s, plan_s, doubt)
+    return speedup(logs, float_s, plan_s)
