@@ -32,7 +32,7 @@ from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
-from taglio.ways.choose import Bursts
+from taglio.ways.choose import burst_of
 from taglio.ways.confirm import Sized, figure, opening
 from taglio.ways.result import Figure, Rate
 
@@ -91,7 +91,7 @@ def compared(name: str, out: Path, seconds: float, asked: argparse.Namespace) ->
     if rate is None:
         raise RuntimeError(f"{name}: optimize chose no way for a rate")
     work = workspace.reopen(out)
-    burst_s = Bursts().burst_of(work.setup.run_s)
+    burst_s = burst_of(work.setup.run_s)
     with scratch() as root:
         entries = [*grid(root, out / workspace.FLOAT_MODEL, work, rate)]
         with Bench(raced_inputs(work)) as bench:

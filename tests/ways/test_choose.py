@@ -13,7 +13,7 @@ from taglio.confirm.bench import Bench, Burst
 from taglio.deploy.verify import MANIFEST
 from taglio.deploy.write import write_source
 from taglio.runtimes.way import Way
-from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
+from taglio.ways.choose import Contender, Goal, Tries, burst_of, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, kept_rate, opening, rate_of
 from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
@@ -94,7 +94,7 @@ def tries_of(folder: Path, bench: MadeUp, gains: dict[str, float], goal: Goal, m
         write_source(folder / name, model, ["x"], ["y"], 1)
         sides = Sides(2, 2, joined=True, pools=True)
         models[name] = Contender(name, "onnxruntime", folder / name, sides, is_float=name == "float32")
-    return Tries(bench, models, folder / "tried", goal, Bursts(), RUN_S, memory)
+    return Tries(bench, models, folder / "tried", goal, 20.0, burst_of(RUN_S), memory)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])

@@ -49,7 +49,7 @@ from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.search.answers import answers_by
 from taglio.transaction import held
-from taglio.ways.choose import Bursts
+from taglio.ways.choose import burst_of
 from taglio.ways.confirm import Sized, figure, openings
 from taglio.ways.result import Figure
 
@@ -258,7 +258,7 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
     """How many times the capacity of `source`, on all cores with one caller, the delivered folder has in its way, over
     fresh openings of both. Raises MeasurementFailed for what cannot be run."""
     cores, run_s = available_cores(), record.setup.run_s
-    burst_s, seconds = Bursts().burst_of(run_s), race.USUAL.seconds_for(run_s)
+    burst_s, seconds = burst_of(run_s), race.USUAL.seconds_for(run_s)
     with scratch() as base, Bench(inputs) as bench:
         write_source(base, source, record.delivered.inputs, record.delivered.outputs, cores)
         ways = Way(cores, spinning=True, shared=True), record.delivered.way

@@ -28,7 +28,7 @@ from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.search.decide import Decision
 from taglio.search.ledger import Entry
-from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
+from taglio.ways.choose import Contender, Goal, Tries, burst_of, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, figure, kept_rate, opening, openings, rate_of, under_loads
 from taglio.ways.replay import PERCENTILE
@@ -39,8 +39,8 @@ LATENCY, RATE = "latency", "rate"
 _PLANS, _FINALISTS = 2, 3
 # Shares of the time for confirming: openings, a rate under a real load; latencies under load get what is left.
 _OPENINGS_SHARE, _RATE_SHARE = 0.4, 0.4
-# The usual time for confirming.
-_CONFIRMED_S = 60.0
+# The usual times of the search over ways and of confirming one.
+_SEARCH_S, _CONFIRMED_S = 20.0, 60.0
 
 
 def goal_of(objective: str, max_latency_s: float | None, threads: int | None) -> Goal | None:
@@ -62,9 +62,10 @@ def rated(work: Work, decision: Decision, goal: Goal, share: float) -> Ended:
     and MeasurementFailed for what cannot be run.
     """
     with _Field(work, decision, goal.threads) as there:
-        run_s, memory_bytes = work.setup.run_s, work.setup.memory_bytes
-        effort = replace(Bursts(), seconds=share * Bursts().seconds)
-        tries = Tries(there.bench, there.models, there.root, goal, effort, run_s, memory_bytes, there.telling)
+        seconds, burst_s, most_bytes = share * _SEARCH_S, burst_of(work.setup.run_s), work.setup.memory_bytes
+        tries = Tries(there.bench, there.models, there.root, goal, seconds, burst_s, most_bytes, work.progress)
+            there.bench, there.models, there.root, goal, share * _SEARCH_S, run_s, memory_bytes, there.telling
+        )
         winner, float32 = decision.winner, decision.ledger.float32
         decisions: dict[str, Decision | None] = {_label(decision, winner): decision}
         if float32.holds:
@@ -127,11 +128,6 @@ class _Field:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-    def telling(self, done: int, total: int) -> None:
-        """Tell how far the search is."""
-        if self._work.progress is not None:
-            self._work.progress("ways", done, total)
 
     def _entered(self) -> list[Entry]:
         winner, holding = self._decision.winner.key, self._decision.ledger.holding
