@@ -64,8 +64,6 @@ def rated(work: Work, decision: Decision, goal: Goal, share: float) -> Ended:
     with _Field(work, decision, goal.threads) as there:
         seconds, burst_s, most_bytes = share * _SEARCH_S, burst_of(work.setup.run_s), work.setup.memory_bytes
         tries = Tries(there.bench, there.models, there.root, goal, seconds, burst_s, most_bytes, work.progress)
-            there.bench, there.models, there.root, goal, share * _SEARCH_S, run_s, memory_bytes, there.telling
-        )
         winner, float32 = decision.winner, decision.ledger.float32
         decisions: dict[str, Decision | None] = {_label(decision, winner): decision}
         if float32.holds:

@@ -47,8 +47,8 @@ class Goal:
 @dataclass(slots=True)
 class Tries:
     """The ways that were measured, in a process that holds them open, each in a folder below `root`. The search takes
-    `seconds`, a burst `burst_s`. A way whose open model takes more than `memory_bytes` (None: no limit) has the value 0.
-    `progress` is called with the percentage of the time that has passed."""
+    `seconds`, a burst `burst_s`. A way whose open model takes more than `memory_bytes` (None: no limit) has the value
+    0. `progress` is called with the percentage of the time that has passed."""
 
     bench: Bench
     models: Mapping[str, Contender]
