@@ -11,7 +11,7 @@ from taglio import weights
 from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
 from taglio.error.tally import Outputs, Reference
-from taglio.errors import BadData, TaglioError, one_line
+from taglio.errors import BadData, TaglioError
 from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.profile.stopwatch import Timings
@@ -80,8 +80,3 @@ def answer(work: Work, session: Session, sample: Sample) -> Outputs:
 def loss_beside(work: Work, reference: Reference, metric: Metric) -> ErrorOf:
     """What measures a model's loss of `metric` beside a reference."""
     return lambda session: reference.loss(metric, lambda sample: answer(work, session, sample))
-
-
-def reason(error: BaseException) -> str:
-    """Why something was left out, in one line."""
-    return one_line(error, 200)

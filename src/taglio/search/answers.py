@@ -1,7 +1,6 @@
 """Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -44,7 +43,7 @@ def source_answers(work: Work, limits: Limits) -> Answers:
 
 def _answers_in(work: Work, proto: onnx.ModelProto, options: SessionOptions, limits: Limits) -> Answers:
     with opened(work, proto, options) as session:
-        return _References(work, limits).answers(partial(_outputs, work, session))
+        return _References(work, limits).answers(lambda sample, _: answer(work, session, sample))
 
 
 def answers_by(work: Work, run: Callable[[Sample], Outputs], limits: Limits) -> Answers:
@@ -119,10 +118,6 @@ def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: L
         ragged=dict(tally.ragged),
         others=tally.others(),
     )
-
-
-def _outputs(work: Work, session: Session, sample: Sample, _: Outputs) -> Outputs:
-    return answer(work, session, sample)
 
 
 class _Hits:

@@ -6,7 +6,7 @@ Measures; which places, scheme and forms are planned with is chosen in screen.py
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 
 import onnx
@@ -14,8 +14,8 @@ import onnx
 from taglio.error.loss import Metric
 from taglio.error.runtime_part import left_for_int8
 from taglio.error.tally import Reference
-from taglio.errors import TaglioError
-from taglio.lab.side_by_side import loss_beside, race, reason
+from taglio.errors import TaglioError, one_line
+from taglio.lab.side_by_side import loss_beside, race
 from taglio.lab.work import Work
 from taglio.profile.attribution import Attribution, Attributor
 from taglio.profile.measure import FLOAT_RUN, of_pure_forms, pure_assignments
@@ -104,21 +104,18 @@ class FormRaces:
         try:
             self.work = work.settled(scheme) if work.graph.candidates() else work
         except TaglioError as error:
-            blocks = {block.name: reason(error) for block in work.graph.candidates()}
+            blocks = {block.name: one_line(error, 200) for block in work.graph.candidates()}
             self.work = work.but(graph=work.graph.without_int8(blocks))
         self.uncalibrated = uncalibrated_forms(is_narrow)
         if work.setup.portable or bfloat16_refusal():
             del self.uncalibrated["bf16"]
         if wanted is not None:
             self.uncalibrated = {name: UNCALIBRATED[name] for name in wanted.uncalibrated}
-        self._reference: Reference | None = None
 
-    def reference(self) -> Reference:
+    @cached_property
+    def _reference(self) -> Reference:
         """The inputs that errors are measured on."""
-        if self._reference is None:
-            run_s = max(self.work.setup.run_s, 1e-5)
-            self._reference = self.work.quick_reference(run_s, self.work.effort)
-        return self._reference
+        return self.work.quick_reference(max(self.work.setup.run_s, 1e-5), self.work.effort)
 
     def race(self, float_there: Measurement) -> PlaceRace:
         """Float beside all blocks in each form, in the place of `float_there`."""
@@ -129,7 +126,7 @@ class FormRaces:
         others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
         models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
-        losses, start = dict.fromkeys(models, loss_beside(work, self.reference(), self.metric)), time.perf_counter()
+        losses, start = dict.fromkeys(models, loss_beside(work, self._reference, self.metric)), time.perf_counter()
         raced = race(work, models, work.budget.race_s, losses=losses)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))

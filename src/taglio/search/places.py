@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from taglio.error.loss import Metric
-from taglio.errors import TaglioError
-from taglio.lab.side_by_side import ErrorOf, loss_beside, opened, race, reason
+from taglio.errors import TaglioError, one_line
+from taglio.lab.side_by_side import ErrorOf, loss_beside, opened, race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Timings
@@ -91,7 +91,7 @@ def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measuremen
         with opened(work, work.model.proto, work.setup.options(place)) as session:
             error = _own_error(work, metric)(session)
     except TaglioError as failure:
-        return replace(result, error=0.0, refused=reason(failure))
+        return replace(result, error=0.0, refused=one_line(failure, 200))
     error = error if metric.smooth else 0.0
     return replace(result, error=error, refused=_beyond(metric, error, max_loss) if error > _LEFT * max_loss else "")
 
