@@ -12,7 +12,6 @@ from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
 from taglio.runtimes.session import runtime_version
 from taglio.search.answers import of_answers, of_unseen
 from taglio.search.decide import Decision
-from taglio.search.joined_rows import row_errors
 from taglio.search.ledger import INT8_RUN
 from taglio.search.places import Places
 from taglio.search.screen import Screened
@@ -79,8 +78,9 @@ def _of_inputs(work: Work, decision: Decision) -> tuple[Note, ...]:
 
 
 def _of_rows(work: Work, plan: Plan) -> tuple[Note, ...]:
-    """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and the batch stays dynamic."""
-    if not any(form.form == "dynamic" for form in plan.assignment().values()):
+    """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and batches may have any size."""
+    is_open = any(spec.shape and not isinstance(spec.shape[0], int) for spec in work.inputs)
+    if not is_open or not any(form.form == "dynamic" for form in plan.assignment().values()):
         return ()
-    errors = row_errors(work, work.builder(plan.scheme).build(plan.assignment()))
-    return () if errors is None else (errors.note(),)
+    text = "int8-dynamic has one scale for all rows of a batch: the error holds for batches like those of the data"
+    return (Note(Kind.SHARED_SCALE, text),)

@@ -36,7 +36,6 @@ from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.processor import instructions
 from taglio.search.bound import least_share, saved_by_block
 from taglio.search.error_bound import Room
-from taglio.search.joined_rows import row_errors
 from taglio.search.ledger import Measurement, Variant, expected_s
 
 INT8, FLOAT_AGAIN = "int8", "float32 again"
@@ -132,12 +131,11 @@ class FormRaces:
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
         float_s = raced.timed[FLOAT_RUN].wall.median_s  # the first model of a race is never refused
         left = left_for_int8(self.max_loss, base)
-        coupled = self._coupled(forms)
 
         def row(name: str, variant: Variant) -> Measurement:
             timed = raced.timed.get(name)
-            if timed is None or timed.loss is None or name in coupled:
-                return Measurement(variant, refused=coupled.get(name, raced.refused.get(name, "")))
+            if timed is None or timed.loss is None:
+                return Measurement(variant, refused=raced.refused.get(name, ""))
             seconds = timed.wall.median_s
             score_s = expected_s(float_s, seconds, timed.loss, left)
             return Measurement(variant, seconds, float_s, timed.loss, score_s)
@@ -213,15 +211,6 @@ class FormRaces:
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
         return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
-
-    def _coupled(self, forms: Mapping[str, Assignment]) -> dict[str, str]:
-        """Why a form is left out because rows of a batch change each other's answers. Only int8-dynamic has a scale
-        that rows share."""
-        dynamic = UNCALIBRATED["dyn"].name
-        if dynamic not in forms:
-            return {}
-        errors = row_errors(self.work, self.work.in_place(NAME).builder(self.scheme).build(forms[dynamic]))
-        return {dynamic: errors.note().text} if errors is not None and errors.coupled else {}
 
     def _scores(self, rows: Sequence[Measurement], float_s: float) -> list[float]:
         """The latencies to expect of plans with each form. An LSTM has no int8 form, so the share of what int8-dynamic
