@@ -1,10 +1,10 @@
 """The run stage: built components timed beside the float model, predicted beside measured. Writes nothing."""
 
-from collections.abc import Collection
 from dataclasses import replace
 
-from taglio.error.doubts import saturating_sums
+from taglio.deploy.processor_needs import lacks
 from taglio.errors import BadOption, plural
+from taglio.flow.deliver import needs_of_plan
 from taglio.lab.build import Built
 from taglio.lab.work import Work, require_own
 from taglio.plan.result import Plan
@@ -13,7 +13,7 @@ from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
 from taglio.run.in_process import Expected, RunReport, StepsReport, time_plan, time_steps
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.processor import instructions, sums_saturate
+from taglio.runtimes.processor import instructions
 from taglio.runtimes.way import Way
 
 # Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
@@ -56,7 +56,8 @@ def run_model(
             expected=Expected(_expected_s(work, profile, plan), profiled),
             progress=progress,
         )
-    note = "; ".join(filter(None, [moved(profile, plan, instructions()), _other_way(work, options)]))
+    lacking = lacks(needs_of_plan(plan), profile.conditions.machine.instructions, instructions())
+    note = "; ".join(filter(None, [*lacking, _other_way(work, options)]))
     return replace(result, here=bool(plan.usage), profiled_in=predicted_in, note=note)
 
 
@@ -76,16 +77,6 @@ def run_steps(
     with work.stored() as model:
         executor = built.open(options, runtime)
         return time_steps(executor, model, feeds, steps, predicted_s=expected, progress=work.progress)
-
-
-def moved(profile: Profile, plan: Plan, here: Collection[str]) -> str:
-    """A line if int8 sums of the plan saturate on a processor with the instruction sets `here`, but did not on that of
-    the profile, or ""."""
-    machine = profile.conditions.machine
-    if not plan.assignment() or not machine.instructions or machine.lacks_vnni:
-        return ""
-    line = saturating_sums(plan.scheme, sums_saturate(here))
-    return f"{line}; the model was profiled on {machine.processor}, which has VNNI" if line else ""
 
 
 def _as_profiled(work: Work, profile: Profile) -> SessionOptions:
