@@ -21,7 +21,6 @@ from taglio.deploy.prove import DeployProof, verified
 from taglio.deploy.write import SAMPLES_FOLDER, read_samples, write_source
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.confirm import raced_inputs
-from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import open_work
 from taglio.flow.outcome import Outcome
 from taglio.flow.promise import (
@@ -138,7 +137,7 @@ def _versions(record: _Record) -> list[Promise]:
 def _processor(record: _Record, machine: Machine) -> Promise:
     then = record.profile.conditions.machine
     same = (machine.processor, machine.instructions) == (then.processor, then.instructions)
-    lacking = lacks(needs_of_plan(record.plan), then.instructions, machine.instructions)
+    lacking = lacks(record.plan.assignment().values(), then.instructions, machine.instructions)
     verdict = Verdict.BROKEN if lacking else Verdict.HOLDS if same else Verdict.REPORTED
     return Promise("processor", _named(then), _named(machine), verdict, "; ".join(lacking))
 

@@ -3,7 +3,6 @@
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
-from taglio.flow.deliver import needs_of_plan
 from taglio.lab.work import Work
 from taglio.model.quantized import already_quantized
 from taglio.notes import Kind, Note
@@ -30,7 +29,7 @@ def of_plan(work: Work, decision: Decision) -> tuple[Note, ...]:
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
         *_of_inputs(work, decision),
         *_of_rows(work, decision.plan),
-        *unsafe_processors(needs_of_plan(decision.plan), instructions),
+        *unsafe_processors(decision.plan.assignment().values(), instructions),
     )
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from taglio.deploy.processor_needs import lacks
 from taglio.errors import BadOption, plural
-from taglio.flow.deliver import needs_of_plan
 from taglio.lab.build import Built
 from taglio.lab.work import Work, require_own
 from taglio.plan.result import Plan
@@ -56,7 +55,7 @@ def run_model(
             expected=Expected(_expected_s(work, profile, plan), profiled),
             progress=progress,
         )
-    lacking = lacks(needs_of_plan(plan), profile.conditions.machine.instructions, instructions())
+    lacking = lacks(plan.assignment().values(), profile.conditions.machine.instructions, instructions())
     note = "; ".join(filter(None, [*lacking, _other_way(work, options)]))
     return replace(result, here=bool(plan.usage), profiled_in=predicted_in, note=note)
 
