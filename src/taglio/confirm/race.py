@@ -12,13 +12,16 @@ from taglio.confirm.speedup import Speedup, log_ratio, speedup
 from taglio.profile.busy import PATIENCE, QUIET, kept
 from taglio.progress import Progress
 
+# A run takes long from here on.
+_SLOW_S = 0.03
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
-    `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`), or twice that where other programs disturb
+    `seconds` (`slow_seconds` where a run takes long), or twice that where other programs disturb
     it, but never after more than `most_seconds`. Candidates are chosen by `choosing` openings.
-    An opening times from `least_pairs` to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are
+    An opening times from three to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are
     added. Where openings take so long that `openings` do not fit, a race has at least `fewest`."""
 
     openings: int = 8
@@ -27,19 +30,17 @@ class Patience:
     half_width: float = 0.026
     seconds: float = 12.0
     slow_seconds: float = 60.0
-    slow_run_s: float = 0.03
     most_seconds: float = inf
-    least_pairs: int = 3
     most_pairs: int = 15
 
     def seconds_for(self, run_s: float) -> float:
         """How long the race of a model with runs of `run_s` may take."""
-        return self.slow_seconds if run_s > self.slow_run_s else self.seconds
+        return self.slow_seconds if run_s > _SLOW_S else self.seconds
 
     @property
     def pairs(self) -> tuple[int, int]:
         """The least and the most pairs of an opening."""
-        return self.least_pairs, self.most_pairs
+        return 3, self.most_pairs
 
 
 USUAL = Patience()

@@ -57,7 +57,6 @@ class PlaceRace:
     scheme."""
 
     place: str
-    base: float
     float_s: float
     score_s: float
     least_s: float
@@ -85,7 +84,7 @@ class PlaceRace:
         # bfloat16 changes answers so little that its limit is not looked for here.
         gains_s = (seconds - low.blocks_s.get(block, 0.0) for block, seconds in floats.blocks_s.items())
         other_s += scale * sum(gain_s for gain_s in gains_s if gain_s > 0.0)
-        return Room(self.place, saved_s, other_s, self.float_s - most_s)
+        return Room(saved_s, other_s, self.float_s - most_s)
 
     @property
     def int8(self) -> Measurement | None:
@@ -165,7 +164,6 @@ class FormRaces:
         drift = 1.0 if float_there.seconds is None else float_there.seconds / float_s
         return PlaceRace(
             place=place,
-            base=base,
             float_s=drift * float_s,
             score_s=drift * best_s,
             least_s=drift * min([_least_s(float_s, profiles, ran_s), *ran_s.values()]),
