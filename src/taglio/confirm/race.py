@@ -12,14 +12,11 @@ from taglio.confirm.speedup import Speedup, log_ratio, speedup
 from taglio.profile.busy import PATIENCE, QUIET, kept
 from taglio.progress import Progress
 
-# A run takes long from here on.
-_SLOW_S = 0.03
-
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
-    `seconds` (`slow_seconds` where a run takes long), or twice that where other programs disturb
+    `seconds` (`slow_seconds` where a run takes over 30 ms), or twice that where other programs disturb
     it, but never after more than `most_seconds`. Candidates are chosen by `choosing` openings.
     An opening times from three to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are
     added. Where openings take so long that `openings` do not fit, a race has at least `fewest`."""
@@ -35,7 +32,7 @@ class Patience:
 
     def seconds_for(self, run_s: float) -> float:
         """How long the race of a model with runs of `run_s` may take."""
-        return self.slow_seconds if run_s > _SLOW_S else self.seconds
+        return self.slow_seconds if run_s > 0.03 else self.seconds
 
     @property
     def pairs(self) -> tuple[int, int]:
