@@ -84,12 +84,12 @@ class Built:
         with scratch() as folder:
             return Executor(folder, self.write(folder), options, runtime)
 
-    def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = False) -> "Deployed":
-        """The components ready to answer as they would be deployed; `runtime` None: their own."""
+    def session(self, threads: int | None = None, *, spinning: bool = False) -> "Deployed":
+        """The components ready to answer as they would be deployed."""
         options = SessionOptions(threads or available_cores(), spinning=spinning)
         inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}
         names = self.manifest.inputs
-        return Deployed(self.open(options, runtime), tuple(inputs[name] for name in names), self.manifest.outputs)
+        return Deployed(self.open(options), tuple(inputs[name] for name in names), self.manifest.outputs)
 
 
 class Deployed:
