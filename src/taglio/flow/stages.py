@@ -23,7 +23,7 @@ from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
-from taglio.flow.workspace import CALIBRATED, COMPONENTS, ERROR, MADE_FROM, PROFILE, RUN, SETUP
+from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PROFILE, RUN, SETUP
 from taglio.lab.build import Built, read
 from taglio.lab.build import build as build_plan
 from taglio.lab.work import Work
@@ -82,7 +82,6 @@ def error(
         there = work.in_place(NAME)  # with all pairs: plans may be for several devices
         result = error_model(there, measured, effort=effort, progress=progress)
         drop(draft, *MADE_FROM[ERROR])
-        artifact.save(draft / f"{CALIBRATED}.json", CALIBRATED, sha256, workspace.calibrated(work))
         artifact.save(draft / f"{ERROR}.json", ERROR, sha256, result)
     return result
 
