@@ -130,16 +130,21 @@ def _appearing(target: Path) -> Iterator[Path]:
                 folder.rmdir()
 
 
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy a file, and check the copy against the hash of its original."""
+    shutil.copy2(source, target)
+    if weights.sha256(source) != weights.sha256(target):
+        raise BadArtifact(f"{target}: differs from {source} after copying: check the disk, and export again")
+
+
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder, and check every copied file against the hash of its original."""
+    """Copy a folder."""
     for path in sorted(source.rglob("*")):
         copied = target / path.relative_to(source)
         if path.is_dir():
             copied.mkdir()
             continue
-        shutil.copy2(path, copied)
-        if weights.sha256(path) != weights.sha256(copied):
-            raise BadArtifact(f"{copied}: differs from {path} after copying: check the disk, and export again")
+        _copy_file(path, copied)
 
 
 def _served(
@@ -199,9 +204,7 @@ def _write_repository(folder: Path, layout: str, served: Sequence[ServedComponen
         version = folder / component.model_name / "1"
         version.mkdir(parents=True)
         for file in component.files:
-            shutil.copyfile(file, version / file.name)
-            if weights.sha256(file) != weights.sha256(version / file.name):
-                raise BadArtifact(f"{version / file.name}: differs after copying: check the disk, and export again")
+            _copy_file(file, version / file.name)
         if layout == TRITON:
             (folder / component.model_name / "config.pbtxt").write_text(component.configuration)
     if layout == OVMS:
