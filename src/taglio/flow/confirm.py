@@ -50,7 +50,7 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
     if _is_source(work, decision.plan):
         return Ended(work, decision)
     try:
-        with _Deliveries(work) as deliveries:
+        with Deliveries(work) as deliveries:
             candidates = [decision, *(decision.of(work, entry) for entry in rivals.values())]
             ranked = deliveries.fastest_first(candidates, patience)
             accepted = (end if end is decision else decision.accepting(work, end.winner) for end in ranked)
@@ -68,9 +68,9 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
         return Ended(work, decision, notes=(Note(Kind.UNCONFIRMED, f"the speed-up is not confirmed: {error}"),))
 
 
-class _Deliveries:
-    """Plans as they are delivered, in temporary folders, each written once, and the process that races them beside the
-    source model. A context manager."""
+class Deliveries:
+    """Plans as they are delivered and the source model, in temporary folders below `root`, each written once, and the
+    process that runs them (`bench`). A context manager."""
 
     def __init__(self, work: Work) -> None:
         self._work, self._folders = work, dict[str, Path]()
@@ -79,31 +79,39 @@ class _Deliveries:
         with ExitStack() as stack:
             work = self._work
             make_room(work.memory_bytes)
-            self._base = stack.enter_context(scratch())
-            inputs = [spec.name for spec in work.inputs]
-            write_source(self._base, work.source, inputs, work.outputs, work.setup.threads_of_source)
-            self._race = stack.enter_context(work.lab.openings(raced_inputs(work)))
+            self.root = stack.enter_context(scratch())
+            self.bench = stack.enter_context(work.lab.openings(raced_inputs(work)))
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
+    def source(self, threads: int, callers: int = 1) -> Path:
+        """The source model as users of ONNX Runtime run it, with so many threads for all callers."""
+        work, folder = self._work, self.root / f"source-{threads}-{callers}"
+        if not folder.exists():
+            folder.mkdir()
+            inputs = [spec.name for spec in work.inputs]
+            write_source(folder, work.source, inputs, work.outputs, threads, callers)
+        return folder
+
     def fastest_first(self, candidates: Sequence[Decision], patience: Patience) -> list[Decision]:
         """The candidates in the order of their speed over a few openings."""
         if len(candidates) == 1:
             return [*candidates]
-        folders = [self._folder(candidate.plan) for candidate in candidates]
-        results = compared(self._race, self._base, folders, patience)
+        folders = [self.folder(candidate.plan) for candidate in candidates]
+        results = compared(self.bench, self.source(self._work.setup.threads_of_source), folders, patience)
         order = sorted(range(len(candidates)), key=lambda index: -results[index].ratio)
         return [candidates[index] for index in order]
 
     def confirm(self, plan: Plan, patience: Patience) -> Speedup:
         """The speed-up of one over the source model."""
-        work = self._work
-        return confirm(self._race, self._base, self._folder(plan), work.setup.run_s, patience, work.progress)
+        work, base = self._work, self.source(self._work.setup.threads_of_source)
+        return confirm(self.bench, base, self.folder(plan), work.setup.run_s, patience, work.progress)
 
-    def _folder(self, plan: Plan) -> Path:
+    def folder(self, plan: Plan) -> Path:
+        """A plan as it is delivered, one run at a time."""
         key = f"{plan.fingerprint()} {plan.runtime}"
         if key not in self._folders:
             folder = self._stack.enter_context(scratch())
