@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from math import fsum, log
 from pathlib import Path
@@ -11,21 +10,18 @@ from statistics import median
 import numpy as np
 
 from taglio.arguments import positive
-from taglio.confirm.bench import Bench
 from taglio.confirm.race import USUAL
 from taglio.cores import available_cores
-from taglio.deploy.write import write_source
 from taglio.errors import BadOption
-from taglio.flow.confirm import Ended, raced_inputs, write_plan
+from taglio.flow.confirm import Deliveries, Ended, write_plan
 from taglio.flow.joining import interface, why_alone
 from taglio.lab.work import Work
-from taglio.memory import make_room
 from taglio.notes import Kind, Note
+from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.way import Way
-from taglio.scratch import scratch
 from taglio.search.decide import Decision
 from taglio.search.ledger import Entry
 from taglio.ways.choose import Contender, Goal, Tries, burst_of, choose
@@ -61,9 +57,15 @@ def rated(work: Work, decision: Decision, goal: Goal, share: float) -> Ended:
     Raises BadOption if a limit on latency is below the fastest single run, or one on memory below what any way takes,
     and MeasurementFailed for what cannot be run.
     """
-    with _Field(work, decision, goal.threads) as there:
+    entries = {_label(decision, entry): entry for entry in _entered(decision)}
+    threads = min(available_cores(), goal.threads or available_cores())
+    with Deliveries(work) as there:
+        models = {
+            name: _contender(work, name, entry, decision.of(work, entry).plan, there.root / f"model-{number}", threads)
+            for number, (name, entry) in enumerate(entries.items())
+        }
         seconds, burst_s, most_bytes = share * _SEARCH_S, burst_of(work.setup.run_s), work.setup.memory_bytes
-        tries = Tries(there.bench, there.models, there.root, goal, seconds, burst_s, most_bytes, work.progress)
+        tries = Tries(there.bench, models, there.root, goal, seconds, burst_s, most_bytes, work.progress)
         winner, float32 = decision.winner, decision.ledger.float32
         decisions: dict[str, Decision | None] = {_label(decision, winner): decision}
         if float32.holds:
@@ -73,7 +75,7 @@ def rated(work: Work, decision: Decision, goal: Goal, share: float) -> Ended:
             if len(finalists) == _FINALISTS:
                 break
             if choice.model not in decisions:
-                decisions[choice.model] = decision.accepting(work, there.entries[choice.model])
+                decisions[choice.model] = decision.accepting(work, entries[choice.model])
             if decisions[choice.model] is not None:
                 finalists.append(choice)
         if not finalists:
@@ -104,47 +106,27 @@ def _nothing_fits(tries: Tries) -> BadOption:
     )
 
 
-class _Field:
-    """The models that take part as they are delivered, float in every place and the fastest plans that hold, and the
-    process that puts them under load. A context manager."""
+def _entered(decision: Decision) -> list[Entry]:
+    """Float in every place and the fastest plans that hold, the winner first."""
+    winner, holding = decision.winner.key, decision.ledger.holding
+    plans = sorted((entry for entry in holding if entry.name != FLOAT_RUN), key=lambda entry: entry.key != winner)
+    return [*(entry for entry in holding if entry.name == FLOAT_RUN), *plans[:_PLANS]]
 
-    def __init__(self, work: Work, decision: Decision, threads: int | None) -> None:
-        self._work, self._decision, self._threads = work, decision, min(available_cores(), threads or available_cores())
-        self.alone: dict[str, str] = {}
-        self.models: dict[str, Contender] = {}
-        self.entries: dict[str, Entry] = {}
 
-    def __enter__(self) -> "_Field":
-        with ExitStack() as stack:
-            make_room(self._work.memory_bytes)
-            self.root = stack.enter_context(scratch())
-            for entry in self._entered():
-                self._add(entry, *(stack.enter_context(scratch()) for _ in range(2)))
-            self.bench = stack.enter_context(Bench(raced_inputs(self._work)))
-            self._stack = stack.pop_all()
-        return self
+def _contender(work: Work, name: str, entry: Entry, plan: Plan, folder: Path, threads: int) -> Contender:
+    """A model as it is delivered, written to `folder`, whose runs have at most so many `threads`."""
+    components = folder / "components"
+    components.mkdir(parents=True)
+    manifest = write_plan(work, plan, folder, components)
+    executor = Executor(components, manifest, work.setup.options())
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def run(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(manifest.outputs, map(np.asarray, executor.run(feed)), strict=True))
 
-    def _entered(self) -> list[Entry]:
-        winner, holding = self._decision.winner.key, self._decision.ledger.holding
-        plans = sorted((entry for entry in holding if entry.name != FLOAT_RUN), key=lambda entry: entry.key != winner)
-        return [*(entry for entry in holding if entry.name == FLOAT_RUN), *plans[:_PLANS]]
-
-    def _add(self, entry: Entry, folder: Path, components: Path) -> None:
-        work, name = self._work, _label(self._decision, entry)
-        self.entries[name] = entry
-        manifest = write_plan(work, self._decision.of(work, entry).plan, folder, components)
-        executor = Executor(components, manifest, work.setup.options())
-
-        def run(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return dict(zip(manifest.outputs, map(np.asarray, executor.run(feed)), strict=True))
-
-        inputs, _ = interface(components, manifest)
-        self.alone[name] = why_alone(components, manifest, work.setup, inputs, run)
-        sides = Sides(available_cores(), self._threads, joined=not self.alone[name], pools=entry.runtime == NAME)
-        self.models[name] = Contender(name, entry.runtime, folder, sides, entry.name == FLOAT_RUN)
+    inputs, _ = interface(components, manifest)
+    alone = why_alone(components, manifest, work.setup, inputs, run)
+    sides = Sides(available_cores(), threads, joined=not alone, pools=entry.runtime == NAME)
+    return Contender(name, entry.runtime, folder, sides, entry.name == FLOAT_RUN, alone)
 
 
 def _label(decision: Decision, entry: Entry) -> str:
@@ -168,12 +150,12 @@ def _fastest(tries: Tries, finalists: Sequence[Choice]) -> Choice:
     return finalists[max(range(len(finalists)), key=value)]
 
 
-def _confirmed(work: Work, there: _Field, tries: Tries, best: Choice, seconds: float) -> Rate:
+def _confirmed(work: Work, there: Deliveries, tries: Tries, best: Choice, seconds: float) -> Rate:
     """The rate of a model in a way, beside the source model with one caller and with as many as the way has runs, in so
     many seconds."""
     begun, bench, way, limit_s = time.perf_counter(), there.bench, best.way, tries.goal.max_latency_s
     sized = _sized(tries, best)
-    models = [sized, *(_source(work, there.root, callers) for callers in sorted({1, way.at_once}))]
+    models = [sized, *(_source(there, callers) for callers in sorted({1, way.at_once}))]
     one, many = 1, len(models) - 1
     opened = openings(bench, models, tries.burst_s, _OPENINGS_SHARE * seconds, work.progress)
     capacity = figure([median(each.rates(0)) for each in opened])
@@ -188,7 +170,7 @@ def _confirmed(work: Work, there: _Field, tries: Tries, best: Choice, seconds: f
     loads, too_long = under_loads(bench, sized.folder, capacity.value, left_s)
     return Rate(
         model=best.model,
-        runtime=there.models[best.model].runtime,
+        runtime=tries.models[best.model].runtime,
         way=way,
         capacity_per_s=capacity,
         over_one=figure([each.ratio(0, one) for each in opened]),
@@ -202,7 +184,7 @@ def _confirmed(work: Work, there: _Field, tries: Tries, best: Choice, seconds: f
         base_rate_per_s=base,
         loads=loads,
         tried=tuple(tries.tried()),
-        alone=there.alone[best.model],
+        alone=tries.models[best.model].alone,
         left_out=(*left_out, *filter(None, [too_long])),
     )
 
@@ -216,9 +198,7 @@ def _sized(tries: Tries, choice: Choice) -> Sized:
     return Sized(choice.way, {items: tries.folder(Choice(choice.model, way)) for items, way in ways.items()})
 
 
-def _source(work: Work, root: Path, callers: int) -> Sized:
-    """The source model as users of ONNX Runtime run it: all cores, and so many callers of one session."""
-    cores, folder = available_cores(), root / f"source-{callers}"
-    folder.mkdir(exist_ok=True)
-    write_source(folder, work.source, [spec.name for spec in work.inputs], work.outputs, cores, callers)
-    return Sized(Way(cores, callers, spinning=True, shared=True), {1: folder})
+def _source(there: Deliveries, callers: int) -> Sized:
+    """The source model on all cores, with so many callers of one session."""
+    cores = available_cores()
+    return Sized(Way(cores, callers, spinning=True, shared=True), {1: there.source(cores, callers)})

@@ -26,13 +26,14 @@ def burst_of(run_s: float) -> float:
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A model that takes part in the search, in deploy/'s format in `folder`, by its plan's `name`: the `runtime` that
-    runs it, what may change in its way, and whether it is the float model."""
+    runs it, what may change in its way, whether it is the float model, and why requests are not joined, or ""."""
 
     name: str
     runtime: str
     folder: Path
     sides: Sides
     is_float: bool
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
