@@ -59,7 +59,6 @@ class _Record:
     recorded."""
 
     folder: Path
-    deploy: Path
     setup: Setup
     profile: Profile
     plan: Plan
@@ -83,7 +82,8 @@ def check(
     machine = machine or describe()
     with held(folder):
         record = _record(folder)
-        rows = [_files(record), *_versions(record), _processor(record, machine)]
+        files = files_promise(len(record.delivered.sha256), verify.changed_files(record.delivered.folder))
+        rows = [files, *_versions(record), _processor(record, machine)]
         if any(row.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) for row in rows):  # nothing can be run
             return Checked(tuple(rows))
         opened, settings = _opened(record)
@@ -105,17 +105,12 @@ def _record(folder: Path) -> _Record:
     if not (folder / f"{PLAN}.json").exists():
         raise BadArtifact(f"{folder}: no workspace of a result: give the directory that taglio optimize wrote (-o)")
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
-    sha256, deploy = plan.model_sha256, folder / DEPLOY
-    delivered = described(deploy)
+    sha256, delivered = plan.model_sha256, described(folder / DEPLOY)
     profile = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
     outcome = load_if_present(folder, OUTCOME, Outcome, sha256)
     proof = load_if_present(folder, DELIVERED, DeployProof, sha256)
-    return _Record(folder, deploy, setup, profile, plan, outcome, proof, delivered)
-
-
-def _files(record: _Record) -> Promise:
-    return files_promise(len(record.delivered.sha256), verify.changed_files(record.deploy))
+    return _Record(folder, setup, profile, plan, outcome, proof, delivered)
 
 
 def _versions(record: _Record) -> list[Promise]:
@@ -149,7 +144,9 @@ def _named(machine: Machine) -> str:
 def _opened(record: _Record) -> tuple[verify.DeployedModel | None, Promise]:
     """The delivered model, opened with its settings, and whether the runtime applies them."""
     try:
-        return verify.DeployedModel(record.deploy), Promise("settings", "read back", "the same", Verdict.HOLDS)
+        return verify.DeployedModel(record.delivered.folder), Promise(
+            "settings", "read back", "the same", Verdict.HOLDS
+        )
     except verify.Changed as error:
         return None, Promise("settings", "read back", one_line(error), Verdict.BROKEN, "it may answer otherwise")
     except Exception as error:  # of any kind: it is a runtime's
@@ -175,11 +172,11 @@ def _work(record: _Record, data: Path | None) -> tuple[Work | None, str]:
 
 def _samples(record: _Record, *, same_platform: bool) -> list[Promise]:
     """Rows for the answers to the delivered samples, and for memory, if samples were delivered."""
-    folder = record.deploy / SAMPLES_FOLDER
+    folder = record.delivered.folder / SAMPLES_FOLDER
     if not (folder / verify.SAMPLES).is_file():
         return []
     try:
-        report = verified(record.deploy, folder)
+        report = verified(record.delivered.folder, folder)
     except MeasurementFailed as error:
         return [Promise("samples", "answered", one_line(error), Verdict.BROKEN, "install the versions of then")]
     off = f"{report.distance:.1e} off"
@@ -250,7 +247,7 @@ def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], pro
     delivered, setup = record.delivered, record.setup
     with scratch() as base, Bench(inputs) as fresh:
         write_source(base, source, delivered.inputs, delivered.outputs, setup.threads_of_source)
-        return race.confirm(fresh, base, record.deploy, setup.run_s, progress=progress)
+        return race.confirm(fresh, base, record.delivered.folder, setup.run_s, progress=progress)
 
 
 def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Figure:
@@ -261,14 +258,16 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
     with scratch() as base, Bench(inputs) as bench:
         write_source(base, source, record.delivered.inputs, record.delivered.outputs, cores)
         ways = Way(cores, spinning=True, shared=True), record.delivered.way
-        models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]
+        models = [
+            Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.delivered.folder), strict=True)
+        ]
         opened = openings(bench, models, burst_s, seconds, progress)
     return figure([each.ratio(1, 0) for each in opened])
 
 
 def _inputs_like(record: _Record, model: Path) -> Sequence[Sample]:
     """Inputs without the data: the delivered samples, or zeros of the recorded shapes."""
-    samples = read_samples(record.deploy)
+    samples = read_samples(record.delivered.folder)
     if samples:
         return samples
     proto, _ = read_model(model)
