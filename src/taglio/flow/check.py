@@ -144,9 +144,8 @@ def _named(machine: Machine) -> str:
 def _opened(record: _Record) -> tuple[verify.DeployedModel | None, Promise]:
     """The delivered model, opened with its settings, and whether the runtime applies them."""
     try:
-        return verify.DeployedModel(record.delivered.folder), Promise(
-            "settings", "read back", "the same", Verdict.HOLDS
-        )
+        holds = Promise("settings", "read back", "the same", Verdict.HOLDS)
+        return verify.DeployedModel(record.delivered.folder), holds
     except verify.Changed as error:
         return None, Promise("settings", "read back", one_line(error), Verdict.BROKEN, "it may answer otherwise")
     except Exception as error:  # of any kind: it is a runtime's
@@ -257,10 +256,8 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
     burst_s, seconds = burst_of(run_s), race.USUAL.seconds_for(run_s)
     with scratch() as base, Bench(inputs) as bench:
         write_source(base, source, record.delivered.inputs, record.delivered.outputs, cores)
-        ways = Way(cores, spinning=True, shared=True), record.delivered.way
-        models = [
-            Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.delivered.folder), strict=True)
-        ]
+        base_way, way = Way(cores, spinning=True, shared=True), record.delivered.way
+        models = [Sized(base_way, {1: base}), Sized(way, {way.joined: record.delivered.folder})]
         opened = openings(bench, models, burst_s, seconds, progress)
     return figure([each.ratio(1, 0) for each in opened])
 
