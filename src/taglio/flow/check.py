@@ -244,9 +244,9 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
 def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Speedup:
     """The speed-up of the delivered folder over `source`. Raises MeasurementFailed for what cannot be run."""
     delivered, setup = record.delivered, record.setup
-    with scratch() as base, Bench(inputs) as fresh:
+    with scratch() as base, Bench(inputs) as bench:
         write_source(base, source, delivered.inputs, delivered.outputs, setup.threads_of_source)
-        return race.confirm(fresh, base, record.delivered.folder, setup.run_s, progress=progress)
+        return race.confirm(bench, base, record.delivered.folder, setup.run_s, progress=progress)
 
 
 def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Figure:
@@ -259,7 +259,7 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
         base_way, way = Way(cores, spinning=True, shared=True), record.delivered.way
         models = [Sized(base_way, {1: base}), Sized(way, {way.joined: record.delivered.folder})]
         opened = openings(bench, models, burst_s, seconds, progress)
-    return figure([each.ratio(1, 0) for each in opened])
+    return figure([fresh.ratio(1, 0) for fresh in opened])
 
 
 def _inputs_like(record: _Record, model: Path) -> Sequence[Sample]:

@@ -158,7 +158,7 @@ def _confirmed(work: Work, there: Deliveries, tries: Tries, best: Choice, second
     models = [sized, *(_source(there, callers) for callers in sorted({1, way.at_once}))]
     one, many = 1, len(models) - 1
     opened = openings(bench, models, tries.burst_s, _OPENINGS_SHARE * seconds, work.progress)
-    capacity = figure([median(each.rates(0)) for each in opened])
+    capacity = figure([median(fresh.rates(0)) for fresh in opened])
     rate, p95_s, base, left_out = None, None, None, list[str]()
     if limit_s is not None and (replayed := rate_of(opened, 0, limit_s)) is not None:
         kept = kept_rate(bench, sized.folder, replayed, limit_s, _RATE_SHARE * seconds)
@@ -173,8 +173,8 @@ def _confirmed(work: Work, there: Deliveries, tries: Tries, best: Choice, second
         runtime=tries.models[best.model].runtime,
         way=way,
         capacity_per_s=capacity,
-        over_one=figure([each.ratio(0, one) for each in opened]),
-        over_many=figure([each.ratio(0, many) for each in opened]),
+        over_one=figure([fresh.ratio(0, one) for fresh in opened]),
+        over_many=figure([fresh.ratio(0, many) for fresh in opened]),
         callers=way.at_once,
         openings=len(opened),
         memory_bytes=tries.memory[best],
