@@ -12,12 +12,11 @@ from taglio.plan.tables import Tables
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import answers, source_answers
 from taglio.search.explore import FEWEST, PlaceSearch, meters
-from taglio.search.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
+from taglio.search.finalists import Verdict, as_predicted, as_profiled, float_in, judge, on_one_scale
 from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, FloatModels, Ledger
 from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.search.places import studied
@@ -42,7 +41,7 @@ class Decision:
     inputs: int
     rejected: tuple[Rejected, ...] = ()
     candidates: int = 0
-    source: "Source | None" = None
+    source: Entry | None = None
 
     @property
     def answers(self) -> Answers:
@@ -75,14 +74,6 @@ class Decision:
     def doubt(self) -> str | None:
         """A warning if the machine was busy while the profile or the finalists were timed."""
         return doubt(max(self.ledger.others, self.profile.conditions.others))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """The source model as ONNX Runtime computes it by default: its time beside the finalists, and its answers."""
-
-    wall: WallTime
-    answers: Answers
 
 
 def plan_model(
@@ -232,7 +223,7 @@ def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel
     )
 
 
-def _source(work: Work, ledger: Ledger) -> Source | None:
+def _source(work: Work, ledger: Ledger) -> Entry | None:
     """A source that is not planned itself, in ONNX Runtime: timed beside the float model that is."""
     source, limits = work.replaced, ledger.float32.plan.limits
     if source is None:
@@ -245,7 +236,8 @@ def _source(work: Work, ledger: Ledger) -> Source | None:
     )
     times = raced.all()
     wall = times["source"].wall.times(ledger.float32.measured_s / times[FLOAT_RUN].wall.median_s)
-    return Source(wall, source_answers(work, limits))
+    answered = source_answers(work, limits)
+    return replace(float_in(NAME, ledger.float32, answered.error, wall), answers=answered)
 
 
 def _chosen(work: Work, winner: Entry, ledger: Ledger) -> Plan:
