@@ -233,9 +233,12 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
     if not record.setup.model or not model.exists():
         model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
     inputs = raced_inputs(work) if work is not None else _inputs_like(record, model)
+    now: Speedup | Figure
     try:
-        beside = model, record, inputs, progress
-        now = _speedup_beside(*beside) if isinstance(then, Speedup) else _capacity_beside(*beside)
+        if isinstance(then, Speedup):
+            now = _speedup_beside(model, record, inputs, progress)
+        else:
+            now = _capacity_beside(model, record, inputs, progress)
     except MeasurementFailed as error:
         return Promise(speed_name(then), speed_text(then), "not measured", Verdict.UNKNOWN, one_line(error, 200))
     return speed_promise(then, now, same_processor=same_processor, base=base)
