@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from taglio.confirm import race, speedup
+from taglio.confirm import race
 from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
 from taglio.embedded import digits_data
@@ -79,8 +79,9 @@ def brief() -> Iterator[None]:
         patch.setattr(busy, "STAT", Path("/nothing"))
         patch.setattr(waking, "_WAITS", 3)
         patch.setattr(budget, "_LEAST", {name: budget._LEAST[name] for name in ("alone_s", "verify_s", "plans_s")})
-        patience = Patience(openings=4, choosing=2, half_width=inf, seconds=2.0, slow_seconds=2.0, most_pairs=5)
-        patch.setattr(speedup, "DOUBT", 0.5)
+        patience = Patience(
+            openings=4, choosing=2, half_width=inf, seconds=2.0, slow_seconds=2.0, most_pairs=5, doubt=0.5
+        )
         patch.setattr(race, "USUAL", patience)
         patch.setattr(threads, "_PATIENCE", patience)
         yield

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from taglio.confirm.bench import Bench
-from taglio.confirm.speedup import Speedup, log_ratio, speedup
+from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
 from taglio.profile.busy import PATIENCE, QUIET, kept
 from taglio.progress import Progress
 
@@ -16,10 +16,11 @@ from taglio.progress import Progress
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
-    `seconds` (`slow_seconds` where a run takes over 30 ms), or twice that where other programs disturb
-    it, but never after more than `most_seconds`. Candidates are chosen by `choosing` openings.
-    An opening times from three to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are
-    added. Where openings take so long that `openings` do not fit, a race has at least `fewest`."""
+    `seconds` (`slow_seconds` where a run takes over 30 ms), or twice that where other programs disturb it, but never
+    after more than `most_seconds`. Candidates are chosen by `choosing` openings.
+    An opening times from three to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are added.
+    Where openings take so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the lower
+    end at which a plan replaces float."""
 
     openings: int = 8
     choosing: int = 3
@@ -29,6 +30,7 @@ class Patience:
     slow_seconds: float = 60.0
     most_seconds: float = inf
     most_pairs: int = 15
+    doubt: float = DOUBT
 
     def seconds_for(self, run_s: float) -> float:
         """How long the race of a model with runs of `run_s` may take."""
@@ -78,7 +80,7 @@ def confirm(
         watch.look(len(openings), last=True)
         if progress is not None:
             progress("confirm", min(len(openings), patience.openings), patience.openings)
-        so_far = _over([openings[index] for index in kept(watch.windows, patience.openings)])
+        so_far = _over([openings[index] for index in kept(watch.windows, patience.openings)], patience.doubt)
         is_quiet = sum(window.others <= QUIET for window in watch.windows) >= min(len(openings), patience.openings)
         spent_s = time.monotonic() - start
         end_s = min(patience.most_seconds, budget_s * (1 if is_quiet else PATIENCE))
@@ -90,8 +92,8 @@ def confirm(
             return so_far
 
 
-def _over(openings: Sequence[Sequence[Sequence[float]]]) -> Speedup:
+def _over(openings: Sequence[Sequence[Sequence[float]]], doubt: float) -> Speedup:
     """The speed-up from the seconds of runs by opening and model, float first."""
     logs = [log_ratio(*seconds) for seconds in openings]
     float_s, plan_s = (median(median(seconds[model]) for seconds in openings) for model in (0, 1))
-    return speedup(logs, float_s, plan_s)
+    return speedup(logs, float_s, plan_s, doubt)

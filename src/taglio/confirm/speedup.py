@@ -20,7 +20,7 @@ WORTH, DOUBT = 1.02, 0.005
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """How many times as fast a model is as the source model: `ratio`, with the ends of a 90 % interval, over `openings`
-    and from race to race. `sure` is the one-sided lower end in this race, of 99.5 %. `float_s` and `plan_s`
+    and from race to race. `sure` is the one-sided lower end in this race, of 99.5 % by default. `float_s` and `plan_s`
     are the median seconds of a run."""
 
     ratio: float
@@ -46,12 +46,13 @@ class Speedup:
         return 0.5 * (self.high - self.low) / self.ratio
 
 
-def speedup(log_ratios: Sequence[float], float_s: float, plan_s: float) -> Speedup:
+def speedup(log_ratios: Sequence[float], float_s: float, plan_s: float, doubt: float = DOUBT) -> Speedup:
     """The speed-up from the logarithm of float's time over the model's, one value for each opening.
 
     Student's t over openings: runs of one opening share its memory layout, so that more of them show nothing new. To
     its half-width that of `BETWEEN_RACES` is added as errors add, by squares; not for `sure`, since models of the same
-    speed are so in every race. A single opening has no interval.
+    speed are so in every race. A single opening has no interval. `doubt` is the chance that `sure` lies above the true
+    ratio.
     """
     middle, count = fmean(log_ratios), len(log_ratios)
     if count < 2:
@@ -60,7 +61,7 @@ def speedup(log_ratios: Sequence[float], float_s: float, plan_s: float) -> Speed
 
     upper = 0.5 * (1.0 + COVERAGE)
     half = hypot(t_quantile(upper, count - 1) * error, NormalDist().inv_cdf(upper) * BETWEEN_RACES)
-    sure = exp(middle + t_quantile(DOUBT, count - 1) * error)
+    sure = exp(middle + t_quantile(doubt, count - 1) * error)
     return Speedup(exp(middle), exp(middle - half), exp(middle + half), sure, count, float_s, plan_s)
 
 
