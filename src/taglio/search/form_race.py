@@ -113,7 +113,7 @@ class FormRaces:
     @cached_property
     def _reference(self) -> Reference:
         """The inputs that errors are measured on."""
-        return self.work.quick_reference(max(self.work.setup.run_s, 1e-5), self.work.effort)
+        return self.work.quick_reference(self.work.effort)
 
     def race(self, float_there: Measurement) -> PlaceRace:
         """Float beside all blocks in each form, in the place of `float_there`."""

@@ -22,8 +22,6 @@ from taglio.search.ledger import FloatModels, Measurement, Variant
 # A place may still win if the latency to expect there is at most this many times the least. At 1.08, the place of the
 # best plan of ultraface on AVX2 was left out in one search of two: it lay between 1.02 and 1.14 (short races).
 REACH = 1.15
-# A run is taken to last this long at least.
-_SHORTEST_S = 1e-5
 # If float alone uses this share of a place's limit, too little is left for any int8 block.
 _LEFT = 0.999
 
@@ -98,7 +96,7 @@ def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measuremen
 
 def _own_error(work: Work, metric: Metric) -> ErrorOf:
     """What measures the error of the float model in a place, on a few inputs."""
-    return loss_beside(work, work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
+    return loss_beside(work, work.quick_reference(), metric.basis)
 
 
 def _judged(name: str, raced: Timings, work: Work, metric: Metric, max_loss: float) -> Measurement:
