@@ -75,11 +75,11 @@ def export(
     target: Path,
     layout: str,
     name: str,
-    joining: Mapping[str, Joining],
+    joining: Joining,
     answered: Sequence[Answered],
 ) -> Export:
-    """Write `model` to the new folder `target` under `name`. `joining` is by component. `answered` are inputs with the
-    delivered answers, by which a repository is proven.
+    """Write `model` to the new folder `target` under `name`. `joining` says whether requests may be joined. `answered` are
+    inputs with the delivered answers, by which a repository is proven.
 
     Raises BadOption if `target` is not empty, or a server cannot give the delivered answers.
     """
@@ -147,16 +147,14 @@ def _copy(source: Path, target: Path) -> None:
         _copy_file(path, copied)
 
 
-def _served(
-    model: DeliveredModel, layout: str, name: str, joining: Mapping[str, Joining], folder: Path
-) -> list[ServedComponent]:
+def _served(model: DeliveredModel, layout: str, name: str, joining: Joining, folder: Path) -> list[ServedComponent]:
     """The components as the server opens them."""
     served = []
     for part in model.components:
         converted = folder / _file_name(part.name)
         converted.mkdir()
         of_part = name if len(model.components) == 1 else f"{name}-{part.name}"
-        served.append(_SERVERS[layout](model, part, _file_name(of_part), joining[part.name], converted))
+        served.append(_SERVERS[layout](model, part, _file_name(of_part), joining, converted))
     return served
 
 
