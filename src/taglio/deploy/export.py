@@ -78,8 +78,8 @@ def export(
     joining: Joining,
     answered: Sequence[Answered],
 ) -> Export:
-    """Write `model` to the new folder `target` under `name`. `joining` says whether requests may be joined. `answered` are
-    inputs with the delivered answers, by which a repository is proven.
+    """Write `model` to the new folder `target` under `name`. `joining` says whether requests may be joined. `answered`
+    are inputs with the delivered answers, by which a repository is proven.
 
     Raises BadOption if `target` is not empty, or a server cannot give the delivered answers.
     """
