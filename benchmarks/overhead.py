@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime as ort
 
 from cases import CASES, markdown, paths, write
+from taglio.components.build import Manifest
 from taglio.components.cut import Component
 from taglio.lab.build import Built
 from taglio.model.inputs import random_feed
@@ -63,7 +64,7 @@ def race(name: str, runtime: str, threads: int, seconds: float) -> tuple[float, 
     model, sample = network(name)
     names = tuple(spec.name for spec in model.inputs)
     component = Component(name, "local", (), model.proto, names, model.outputs)
-    built = Built(model.sha256, "", names, model.outputs, (component,), runtimes={"local": runtime})
+    built = Built(Manifest(model.sha256, names, model.outputs, ()), (component,), runtimes={"local": runtime})
     with scratch() as folder:
         manifest = built.write(folder)
         calls = {"own": own_run(folder / manifest.pieces[0].file, runtime, threads)}

@@ -19,8 +19,9 @@ from statistics import median
 from cases import CACHE, CASES, Kept, markdown, optimized, show
 from taglio.artifact import load
 from taglio.cli.options import memory_size
+from taglio.confirm.bench import Bench
 from taglio.cores import available_cores
-from taglio.deploy.write import Answered, write_in_way, write_opened, write_samples, write_source
+from taglio.deploy.write import write_in_way, write_opened, write_source
 from taglio.errors import MeasurementFailed, plural
 from taglio.flow import workspace
 from taglio.flow.confirm import raced_inputs
@@ -31,8 +32,7 @@ from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
-from taglio.ways.bench import LoadBench
-from taglio.ways.choose import Bursts
+from taglio.ways.choose import burst_of
 from taglio.ways.confirm import Sized, figure, opening
 from taglio.ways.result import Figure, Rate
 
@@ -91,11 +91,10 @@ def compared(name: str, out: Path, seconds: float, asked: argparse.Namespace) ->
     if rate is None:
         raise RuntimeError(f"{name}: optimize chose no way for a rate")
     work = workspace.reopen(out)
-    burst_s = Bursts().burst_of(work.setup.run_s)
+    burst_s = burst_of(work.setup.run_s)
     with scratch() as root:
-        write_samples(root / "samples", [Answered(sample, {}) for sample in raced_inputs(work)])
         entries = [*grid(root, out / workspace.FLOAT_MODEL, work, rate)]
-        with LoadBench(root / "samples") as bench:
+        with Bench(raced_inputs(work)) as bench:
             values = measured(bench, entries, burst_s, asked.memory_limit or free_bytes() // 2)
             best = sorted(values, key=lambda entry: -values[entry])[:BEST]
             chosen = Entry(rate.runtime, rate.way, out / workspace.DEPLOY)
@@ -129,7 +128,7 @@ def source(root: Path, work: Work, callers: int) -> Entry:
     return Entry(onnxruntime.NAME, Way(cores, callers, spinning=True, shared=True), folder)
 
 
-def measured(bench: LoadBench, entries: Sequence[Entry], burst_s: float, limit_bytes: int) -> Mapping[Entry, float]:
+def measured(bench: Bench, entries: Sequence[Entry], burst_s: float, limit_bytes: int) -> Mapping[Entry, float]:
     """The capacity of each entry that runs, as a multiple of the first's, which takes part in every group of entries
     that are open at once."""
     first, *waiting = entries
@@ -157,7 +156,7 @@ def measured(bench: LoadBench, entries: Sequence[Entry], burst_s: float, limit_b
 
 
 def raced(
-    bench: LoadBench, chosen: Entry, rivals: Sequence[Sequence[Entry]], burst_s: float, asked: argparse.Namespace
+    bench: Bench, chosen: Entry, rivals: Sequence[Sequence[Entry]], burst_s: float, asked: argparse.Namespace
 ) -> list[tuple[Entry, Figure]]:
     """For each group of rivals the fastest one, and the capacity of the chosen way as a multiple of its. All are opened
     afresh, again and again."""
@@ -165,8 +164,8 @@ def raced(
     openings = [opening(bench, [entry.sized for entry in entries], burst_s, ROUNDS) for _ in range(asked.openings)]
 
     def ratio(entry: Entry) -> Figure:
-        other = entries.index(entry, 1), entry.way
-        return figure([there.ratio((0, chosen.way), other) for there in openings])
+        other = entries.index(entry, 1)
+        return figure([there.ratio(0, other) for there in openings])
 
     ratios = [[(entry, ratio(entry)) for entry in group] for group in rivals]
     return [min(group, key=lambda pair: pair[1].value) for group in ratios]

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cases import CACHE
 from taglio import artifact
+from taglio.components.build import Manifest
 from taglio.components.build import write as write_components
 from taglio.components.cut import Component
 from taglio.flow.workspace import COMPONENTS, SETUP
@@ -47,7 +48,7 @@ def workspace(name: str, proto: onnx.ModelProto, threads: int) -> Path:
     folder = CACHE / "serve" / name
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs)
-    write_components(folder / COMPONENTS, "0" * 64, inputs, outputs, [part])
+    write_components(folder / COMPONENTS, Manifest("0" * 64, inputs, outputs, ()), [part])
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d", "", 0, threads, "all"))
     return folder
 

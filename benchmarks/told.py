@@ -20,7 +20,8 @@ import msgspec
 
 from cases import CACHE, CASES, Kept, markdown, optimized, paths, show
 from taglio.artifact import load
-from taglio.confirm.race import Patience, Race, confirm
+from taglio.confirm.bench import Bench
+from taglio.confirm.race import Patience, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
 from taglio.deploy.write import read_samples, write_source
@@ -72,7 +73,7 @@ def long_race(out: Path, openings: int) -> Speedup:
     patience = Patience(openings=openings, fewest=openings, half_width=1e9, seconds=60.0, slow_seconds=240.0)
     with scratch() as base:
         write_source(base, Path(setup.model), manifest["inputs"], manifest["outputs"], setup.threads)
-        with Race(raced_inputs(open_work(setup))) as race:
+        with Bench(raced_inputs(open_work(setup))) as race:
             return confirm(race, base, out / "deploy", setup.run_s, patience)
 
 
@@ -88,7 +89,7 @@ def itself(name: str, races: int, threads: int) -> list[Speedup]:
         for folder in (one, other):
             write_source(folder, loaded.proto, *ports, threads)
         for _ in range(races):
-            with Race(read_samples(delivered)) as race:
+            with Bench(read_samples(delivered)) as race:
                 results.append(confirm(race, one, other, 0.005))
     return results
 

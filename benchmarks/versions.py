@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from math import exp, fsum, log
 
 from cases import CACHE, CASES, Kept, markdown, optimized, paths, show
-from taglio.confirm.race import Patience, Race, confirm
+from taglio.confirm.bench import Bench
+from taglio.confirm.race import Patience, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
 from taglio.deploy.write import read_samples, write_source
@@ -67,7 +68,7 @@ def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> 
     with scratch() as source:
         write_source(source, paths(CASES[name])[0], manifest["inputs"], manifest["outputs"], options.threads)
         folders = {version: out / "deploy" for version, out in outs.items()}
-        with Race(read_samples(folders[THIS])) as race:
+        with Bench(read_samples(folders[THIS])) as race:
             run_s = runs[THIS][1]["float32"]["latency_s"]
             over_float = {
                 version: confirm(race, source, folder, run_s, patience) for version, folder in folders.items()

@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnx
 
 from taglio import artifact
-from taglio.components.build import Constant, State, write
+from taglio.components.build import Constant, Manifest, State, write
 from taglio.components.cut import Component
 from taglio.flow.workspace import COMPONENTS, SETUP
 from taglio.lab.setup import Setup
@@ -41,8 +40,8 @@ def workspace(
     """`proto` as the built components of a workspace, planned for inputs of these `shapes`, to run in `way`."""
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
-    kept: dict[str, Any] = {"states": states, "constants": constants, "runtimes": {"local": runtime}}
-    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], **kept)
+    manifest = Manifest("0" * 64, inputs, outputs, (), states=tuple(states), constants=tuple(constants))
+    write(folder / COMPONENTS, manifest, [part], {"local": runtime})
     setup = Setup("m.onnx", {}, "d.npz", "", 0, way.threads, "all", spinning=way.spinning, runtime=runtime)
     setup = replace(setup, at_once=way.at_once, joined=way.joined)
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, setup)

@@ -80,7 +80,7 @@ def test_what_is_saved_is_loaded_again(result: Result, samples: np.ndarray, tmp_
     assert (again.plan, again.profile, again.error, again.table) == (
         result.plan, result.profile, result.error, result.table,
     )  # fmt: skip
-    assert (again.graph, again.found) == (result.graph, result.found)
+    assert (again.graph, again.calibrated) == (result.graph, result.calibrated)
     assert again.model.SerializeToString() == result.model.SerializeToString()
     one, other = again.session(1).run(samples[0]), result.session(1).run(samples[0])
     np.testing.assert_array_equal(one["y"], other["y"])

@@ -16,10 +16,10 @@ from taglio.components.build import Manifest
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact
 from taglio.flow.outcome import Outcome
+from taglio.flow.workspace import Calibrated
 from taglio.lab.setup import Setup
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
-from taglio.quantize.ranges import Ranges
 from taglio.run.in_process import RunReport
 from tests.conftest import Optimized, Staged
 from tests.end_to_end.command import snapshot
@@ -27,7 +27,7 @@ from tests.end_to_end.command import snapshot
 MODEL = "a" * 64
 KINDS: dict[str, tuple[str, type[Any]]] = {
     "setup.json": ("setup", Setup),
-    "ranges.json": ("ranges", Ranges),
+    "calibrated.json": ("calibrated", Calibrated),
     "profile.json": ("profile", Profile),
     "error.json": ("error", ErrorModel),
     "plan.json": ("plan", Plan),
@@ -76,10 +76,7 @@ def test_an_optimisation_leaves_these_files_and_no_others(optimized: Optimized) 
     samples = [f"{number}-{kind}-0.npy" for number in range(2) for kind in ("inputs", "outputs")]
     expected.add("delivered.json")
     expected |= {f"deploy/samples/{name}" for name in (*samples, "samples.json")}
-    # Ranges and float blocks of every scheme that was raced and kept.
-    left = {name.partition("-")[0] for name in set(snapshot(optimized.folder)) - expected}
-    assert "floats" in left and left <= {"floats", "ranges"}
-    assert expected <= set(snapshot(optimized.folder))
+    assert set(snapshot(optimized.folder)) == expected
 
 
 def test_numbers_come_back_bit_for_bit(kept: Path) -> None:

@@ -48,7 +48,7 @@ def test_every_file_of_a_workspace_is_named() -> None:
     assert {workspace.SETUP, workspace.GRAPH, workspace.PROFILE, workspace.ERROR, workspace.PLAN} <= set(artifacts)
     names = [f"{name}.json" for name in artifacts]
     names += [name for files in workspace.MADE_FROM.values() for name in files]
-    names += [workspace.FLOAT_MODEL, f"{workspace.RANGES}.json", f"{workspace.FLOATS}-*.json"]
+    names += [workspace.FLOAT_MODEL, f"{workspace.CALIBRATED}.json"]
     names += [verify.MANIFEST, verify.SAMPLES, write.README, write.VERIFY]
     names += [f"{name}/" for name in (*FOLDERS, STANDBY) if name]
     assert [name for name in names if name.removeprefix("deploy/") not in page] == []

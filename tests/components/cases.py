@@ -64,8 +64,8 @@ class Case:
 
     def written(self, parts: Sequence[Component], folder: Path) -> Manifest:
         """The components as files."""
-        inputs = [spec.name for spec in self.model.inputs]
-        return write(folder, self.model.sha256, inputs, self.model.outputs, parts)
+        inputs = tuple(spec.name for spec in self.model.inputs)
+        return write(folder, Manifest(self.model.sha256, inputs, self.model.outputs, ()), parts)
 
     def proven(self, parts: Sequence[Component], whole: onnx.ModelProto, folder: Path, samples: int = 2) -> Proof:
         """What running the components one after another shows beside the whole model: no difference but rounding."""

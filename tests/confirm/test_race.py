@@ -13,9 +13,8 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.confirm import opening
-from taglio.confirm.child import Child
-from taglio.confirm.race import Patience, Race, compared, confirm
+from taglio.confirm.bench import Bench
+from taglio.confirm.race import Patience, compared, confirm
 from taglio.deploy import verify
 from taglio.deploy.write import write_source
 from taglio.errors import MeasurementFailed
@@ -47,13 +46,13 @@ def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.fixture
-def race() -> Iterator[Race]:
+def race() -> Iterator[Bench]:
     """A running process with one input."""
-    with Race([{"x": np.ones((300, 300), np.float32)}]) as opened:
+    with Bench([{"x": np.ones((300, 300), np.float32)}]) as opened:
         yield opened
 
 
-def test_a_model_of_an_eighth_of_the_work_is_clearly_faster(race: Race, folders: tuple[Path, Path, Path]) -> None:
+def test_a_model_of_an_eighth_of_the_work_is_clearly_faster(race: Bench, folders: tuple[Path, Path, Path]) -> None:
     result = confirm(race, folders[0], folders[1], 0.01, QUICK)
     assert result.openings >= QUICK.fewest
     assert result.ratio > 2.0
@@ -66,7 +65,7 @@ class Disturbed:
     def __init__(self) -> None:
         self.now_s = 0.0
 
-    def open(self, *_: object) -> list[list[float]]:
+    def opening(self, *_: object) -> list[list[float]]:
         self.now_s += 1.0
         return [[2.0], [1.0]]
 
@@ -84,14 +83,14 @@ def test_a_race_that_others_disturb_takes_twice_its_time_but_never_more_than_it_
     assert race.now_s == openings
 
 
-def test_candidates_are_compared_in_the_same_openings(race: Race, folders: tuple[Path, Path, Path]) -> None:
+def test_candidates_are_compared_in_the_same_openings(race: Bench, folders: tuple[Path, Path, Path]) -> None:
     eight, one, four = folders
     ratios = [result.ratio for result in compared(race, eight, [four, eight, one], QUICK)]
     assert ratios[2] > ratios[0] > ratios[1]
 
 
 def test_a_model_that_cannot_be_opened_is_named_and_the_race_goes_on(
-    race: Race, folders: tuple[Path, Path, Path], tmp_path: Path
+    race: Bench, folders: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     broken = shutil.copytree(folders[0], tmp_path / "broken")
     (broken / "damaged.onnx").write_bytes(b"no model")
@@ -101,11 +100,11 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_race_goes_on(
     with pytest.raises(
         MeasurementFailed, match=r"the measuring process, which runs without taglio, failed: .*damaged\.onnx"
     ):
-        race.open([folders[0], broken], 0.1, (1, 1))
-    assert len(race.open([folders[0], folders[1]], 0.1, (1, 1))) == 2
+        race.opening([folders[0], broken], 0.1, (1, 1))
+    assert len(race.opening([folders[0], folders[1]], 0.1, (1, 1))) == 2
 
 
-def test_a_model_of_which_the_runtime_warns_at_length_does_not_stop_the_race(race: Race, tmp_path: Path) -> None:
+def test_a_model_of_which_the_runtime_warns_at_length_does_not_stop_the_race(race: Bench, tmp_path: Path) -> None:
     """Some exporters declare weights as inputs too. ONNX Runtime warns of each: here more than a pipe holds."""
     names = [f"weight{index}" for index in range(400)]
     inputs = ", ".join(f"float[300, 1] {name}" for name in names)
@@ -115,13 +114,14 @@ def test_a_model_of_which_the_runtime_warns_at_length_does_not_stop_the_race(rac
     folder.mkdir()
     write_source(folder, model, ["x"], ["y"], 1)
     for _ in range(3):
-        (seconds,) = race.open([folder], 0.01, (1, 1))
+        (seconds,) = race.opening([folder], 0.01, (1, 1))
         assert len(seconds) == 1
 
 
-def test_a_process_that_ends_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_a_process_that_ends_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "__file__", "no_verify.py")
     with (
-        Child(Path(opening.__file__), tmp_path / "no_verify.py") as child,
+        Bench([]) as race,
         pytest.raises(MeasurementFailed, match=r"ended with exit code 1: .*no_verify"),
     ):
-        child.ask({"folders": []})
+        race.close()

@@ -27,8 +27,7 @@ ALONE = Joining("it keeps a state from step to step")
 
 def exported(folder: Path, target: Path, layout: str, joining: Joining = ALONE) -> Export:
     model = read(folder)
-    joined = {part.name: joining for part in model.components}
-    return export(model, target, layout, "net", joined, read_answered(folder))
+    return export(model, target, layout, "net", joining, read_answered(folder))
 
 
 def workspace_of(

@@ -54,7 +54,7 @@ def delivered(folder: Path, runtime: str, devices: int = 1, way: Way | None = No
     parts = cut(case.model, case.graph, case.builder.build({}), placed, case.wires({}, placed), levels)
     components = folder / "components"
     runtimes = {f"box{number}": runtime for number in range(devices)}
-    manifest = write_components(components, "ab" * 32, ["x"], case.model.outputs, parts, runtimes=runtimes)
+    manifest = write_components(components, Manifest("ab" * 32, ("x",), case.model.outputs, ()), parts, runtimes)
     shape = case.model.inputs[0].sizes()
     rng = np.random.default_rng(0)
     samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(3)]

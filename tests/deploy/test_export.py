@@ -100,12 +100,11 @@ def test_answers_that_differ_as_the_server_opens_the_files_are_refused(tmp_path:
     delivery = delivered(tmp_path, onnxruntime.NAME)
     model = read(delivery.folder)
     wrong = [Answered(sample.inputs, {"y": 1.01 * sample.outputs["y"]}) for sample in read_answered(delivery.folder)]
-    joining = {part.name: ALONE for part in model.components}
     with pytest.raises(
         BadOption,
         match=r"cannot be exported for Triton: opened with the settings that it can express, run without taglio",
     ):
-        export(model, tmp_path / "out", TRITON, "net", joining, wrong)
+        export(model, tmp_path / "out", TRITON, "net", ALONE, wrong)
 
 
 @pytest.mark.parametrize("layout", [TRITON, OVMS])

@@ -2,14 +2,14 @@
 
 import pytest
 
-from taglio.deploy.processor_needs import ProcessorNeeds, lacks, needs_of, unsafe_processors
-from taglio.quantize.precision import BFLOAT16, FLOAT32, UNCALIBRATED, precisions
+from taglio.deploy.processor_needs import lacks, unsafe_processors, wide_sums
+from taglio.quantize.precision import BFLOAT16, FLOAT32, UNCALIBRATED, Precision, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME, parse_scheme
 
 AVX2, VNNI, ARM = ("avx2",), ("avx2", "avx512f", "avx512_vnni"), ("asimd", "asimddp")
 BF16 = (*VNNI, "avx512_bf16")
 _, INT8, ANCHOR = precisions(DEFAULT_SCHEME)
-WIDE = ProcessorNeeds(("int8",))
+WIDE = [INT8]
 
 
 @pytest.mark.parametrize(
@@ -24,18 +24,18 @@ WIDE = ProcessorNeeds(("int8",))
         ([UNCALIBRATED["w8"], UNCALIBRATED["w4"]], ()),
     ],
 )
-def test_forms_with_weights_of_8_bits_need_wide_sums(forms: list[object], wide: tuple[str, ...]) -> None:
-    assert needs_of(forms) == ProcessorNeeds(wide, BFLOAT16 in forms)  # type: ignore[arg-type]
+def test_forms_with_weights_of_8_bits_need_wide_sums(forms: list[Precision], wide: tuple[str, ...]) -> None:
+    assert wide_sums(forms) == ", ".join(wide)
 
 
 def test_where_a_plan_is_not_safe_depends_on_where_it_was_measured() -> None:
-    assert unsafe_processors(ProcessorNeeds(), VNNI) == ()
+    assert unsafe_processors([], VNNI) == ()
     (line,) = unsafe_processors(WIDE, VNNI)
     assert str(line).startswith("not safe on x86 processors without VNNI: sums of 8-bit weights (int8) saturate there")
     assert unsafe_processors(WIDE, ARM) == (line,)
     (line,) = unsafe_processors(WIDE, AVX2)
     assert "were measured on a processor without VNNI, where sums saturate" in str(line)
-    (line,) = unsafe_processors(ProcessorNeeds(bfloat16=True), BF16)
+    (line,) = unsafe_processors([BFLOAT16], BF16)
     assert str(line).startswith("not as fast on processors without bfloat16")
 
 
@@ -59,9 +59,8 @@ def test_a_processor_that_cannot_add_so_is_named(
 
 
 def test_a_processor_without_bfloat16_is_named() -> None:
-    needs = ProcessorNeeds(bfloat16=True)
     for have in (BF16, (*VNNI, "amx_bf16"), (*ARM, "bf16")):
-        assert lacks(needs, BF16, have) == ()
-    (line,) = lacks(needs, BF16, VNNI)
+        assert lacks([BFLOAT16], BF16, have) == ()
+    (line,) = lacks([BFLOAT16], BF16, VNNI)
     assert str(line).startswith("this processor lacks bfloat16 (AVX512_BF16 or AMX_BF16)")
-    assert lacks(ProcessorNeeds(), BF16, AVX2) == ()
+    assert lacks([FLOAT32], BF16, AVX2) == ()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import taglio as package
-from taglio.confirm.race import Race
+from taglio.confirm.bench import Bench
 from taglio.error.measure import ErrorMeter
 from taglio.flow import confirm, deliver, optimize
 from taglio.profile.stopwatch import Stopwatch
@@ -22,7 +22,7 @@ PACKAGE = Path(str(package.__file__)).parent
 PLACES: tuple[tuple[Any, str], ...] = (
     (Stopwatch, "time"),
     (ErrorMeter, "evidence"),
-    (Race, "open"),
+    (Bench, "opening"),
     (search, "make_plan"),
     (optimize, "make_plan"),
     (confirm, "write"),

@@ -83,7 +83,8 @@ def test_the_model_alone_shows_the_reported_error(optimized: Optimized, few_digi
 def test_calibration_and_held_out_parts_share_nothing(optimized: Optimized, few_digits: Case) -> None:
     parts = held_out(few_digits, DIGITS)
     assert not set(parts.calibration.names) & set(parts.held_out.names)
-    assert artifact.load(optimized.folder / "ranges.json", "ranges", dict)["data_sha256"] == (parts.calibration.sha256)
+    calibrated = artifact.load(optimized.folder / "calibrated.json", "calibrated", dict)
+    assert calibrated["data_sha256"] == parts.calibration.sha256
     assert artifact.load(optimized.folder / "error.json", "error", dict)["data_sha256"] == parts.held_out.sha256
 
 
@@ -200,7 +201,7 @@ def test_stages_end_where_optimize_does(digits_staged: Staged, few_digits: Case)
 def test_a_seed_gives_the_same_split(tiny: Case, tmp_path: Path) -> None:
     where = ("--seed", 3, "--effort", 0.01, "--scheme", SCHEME, "--runtime", "onnxruntime", "-o", tmp_path / "out")
     taglio("profile", *tiny.arguments(), *where, "--json").json()
-    calibrated = artifact.load(tmp_path / "out" / "ranges.json", "ranges", dict)["data_sha256"]
+    calibrated = artifact.load(tmp_path / "out" / "calibrated.json", "calibrated", dict)["data_sha256"]
     same, other = (Model(tiny.model, tiny.data, seed=seed).data.calibration.sha256 for seed in (3, 4))
     assert calibrated == same != other
 

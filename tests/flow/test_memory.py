@@ -130,7 +130,8 @@ def test_a_limit_that_is_too_small_says_what_is_needed(
 def test_the_limit_is_kept_from_stage_to_stage(given: tuple[Path, Path], tmp_path: Path) -> None:
     small = replace(setup(*given), memory_bytes=2**40)
     work = open_work(small)
-    workspace.begin(tmp_path / "out", work.model.sha256, small, work.model.proto, work.graph, workspace.found(work))
+    known = workspace.calibrated(work)
+    workspace.begin(tmp_path / "out", work.model.sha256, small, work.model.proto, work.graph, known)
     assert workspace.reopen(tmp_path / "out").memory_bytes == 2**40
     with pytest.raises(BadOption, match=r"needs an estimated .* or more"):
         open_work(replace(small, memory_bytes=1))

@@ -8,10 +8,9 @@ import onnx
 import pytest
 
 import taglio
-from taglio.deploy.processor_needs import ProcessorNeeds, unsafe_processors
+from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
-from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import Model
 from taglio.flow.result import Result
 from taglio.model.exact import saturating_products
@@ -65,7 +64,7 @@ def test_a_portable_plan_answers_alike_where_sums_saturate(
 ) -> None:
     result = optimized(monkeypatch, have, portable=True)
     assert len(result.plan.assignment()) > 0
-    assert needs_of_plan(result.plan) == ProcessorNeeds()
+    assert unsafe_processors(result.plan.assignment().values(), have) == ()
     assert saturating_products(result.model) == ""
     assert difference(result.model) <= LIMIT / 10
     assert result.table is not None and not any("--portable" in note.text for note in result.table.notes)
@@ -95,7 +94,7 @@ def test_the_emulation_is_what_onnx_runtime_computes_here(wide: onnx.ModelProto)
 def test_a_plan_that_is_not_portable_says_where_it_is_not_safe(tmp_path: Path) -> None:
     result = taglio.optimize(products(), {"x": samples()}, max_error=0.5, scheme="qdq-u8s8-asym-pc", **INT8)
     assert result.table is not None
-    (note,) = unsafe_processors(needs_of_plan(result.plan), result.profile.conditions.machine.instructions)
+    (note,) = unsafe_processors(result.plan.assignment().values(), result.profile.conditions.machine.instructions)
     assert [other for other in result.table.notes if "VNNI" in other.text] == [note]
     result.save(tmp_path / "out")
     assert f"**{note.text[0].upper()}{note.text[1:]}.**" in (tmp_path / "out" / "deploy" / "README.md").read_text()

@@ -15,7 +15,7 @@ from taglio.deploy import verify
 from taglio.errors import BadOption
 from taglio.flow import stages, threads
 from taglio.flow.opening import Model
-from taglio.flow.running import in_way, running
+from taglio.flow.rate import goal_of
 from taglio.lab.setup import Setup
 from taglio.notes import Kind
 from taglio.plan.result import Plan
@@ -37,20 +37,7 @@ QUICK = {"effort": 0.02, "scheme": "qdq-u8s8-asym-pc", "runtime": "onnxruntime"}
 )
 def test_what_does_not_fit_together_is_refused(objective: str, limit_s: float | None, message: str) -> None:
     with pytest.raises(BadOption, match=message):
-        running(objective, limit_s, {})
-
-
-def test_threads_are_chosen_only_where_none_are_given() -> None:
-    assert running("latency", None, {}).threads
-    assert not running("latency", None, {"threads": 2}).threads
-    assert not running("latency", None, None).threads
-    assert not running("rate", None, {}).threads
-
-
-def test_forms_are_chosen_for_one_thread_where_several_run_at_once() -> None:
-    assert running("rate", None, {}).settings({"seed": 1}) == {"seed": 1, "threads": 1}
-    assert running("rate", None, {"threads": 2}).settings({"threads": 2}) == {"threads": 2}
-    assert running("latency", None, {}).settings({}) == {}
+        goal_of(objective, limit_s, None)
 
 
 @pytest.mark.parametrize(("threads", "spins"), [(1, False), (2, True), (3, False)])
@@ -69,7 +56,7 @@ def test_threads_busy_wait_within_a_run_where_each_has_a_processor(
 def test_a_result_is_delivered_in_the_way_that_was_chosen(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "available_cores", lambda: 2)
     setup = Setup("m.onnx", {}, "d.npz", "", 0, 1, "all")
-    assert in_way(setup, way).way == way
+    assert setup.in_way(way).way == way
 
 
 @pytest.fixture

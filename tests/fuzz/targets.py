@@ -30,7 +30,7 @@ CODES = (0, 2, 3)
 # Composed graphs that hold an If, a Loop, an LSTM, local functions, several inputs.
 COMPOSED = (1, 2, 3, 5, 8, 13, 21, 34)
 ARTIFACTS = (
-    "setup.json", "ranges.json", "profile.json", "error.json", "plan.json", "run.json",
+    "setup.json", "calibrated.json", "profile.json", "error.json", "plan.json", "run.json",
     "components/manifest.json",
 )  # fmt: skip
 PICTURES = ("jpg", "png", "webp", "bmp")

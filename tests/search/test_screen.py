@@ -11,9 +11,10 @@ from taglio.error.loss import Metric
 from taglio.errors import BadOption
 from taglio.flow import stages
 from taglio.flow.opening import Model
-from taglio.lab.side_by_side import RaceResult, race
+from taglio.lab.side_by_side import race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.stopwatch import Timings
 from taglio.quantize.precision import uncalibrated_forms
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 from taglio.search import form_race
@@ -38,23 +39,18 @@ def work(tiny: Case) -> Work:
 def raced(monkeypatch: pytest.MonkeyPatch, factors: dict[str, float], errors: dict[str, float]) -> None:
     """Races whose times are those of float times a factor by name, with these errors."""
 
-    def scripted(work: Work, models: Any, *rest: Any, **options: Any) -> dict[str, RaceResult]:
-        known = race(work, models, *rest, **options)
-        first = known[next(iter(models))].timed
-        assert first is not None
-        return {
-            name: result
-            if name == FLOAT_RUN or result.timed is None
-            else RaceResult(
-                replace(
-                    first,
-                    wall=first.wall.times(factors.get(name, 1.0)),
-                    kernels={kernel: factors.get(name, 1.0) * took for kernel, took in first.kernels.items()},
-                ),
-                errors.get(name, result.error),
-            )
-            for name, result in known.items()
-        }
+    def scripted(work: Work, models: Any, *rest: Any, **options: Any) -> Timings:
+        timings = race(work, models, *rest, **options)
+        first = timings.timed[next(iter(models))]
+        return Timings(
+            {
+                name: timed
+                if name == FLOAT_RUN
+                else replace(first.times(factors.get(name, 1.0)), loss=errors.get(name, timed.loss))
+                for name, timed in timings.timed.items()
+            },
+            timings.refused,
+        )
 
     monkeypatch.setattr(form_race, "race", scripted)
 

@@ -9,7 +9,7 @@ import pytest
 
 from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
-from taglio.flow.ending import by_race
+from taglio.flow.confirm import confirmed
 from taglio.plan.result import Limits
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import NAME
@@ -55,7 +55,7 @@ def delivered(machine: Machine) -> Delivered:
     """Search, decide and confirm on a machine."""
     profile, errors = machine.tables()
     decision = decide(machine.work, {NAME: profile}, errors, LIMITS)
-    ended = by_race(machine.work, decision, LIMITS, Patience())
+    ended = confirmed(machine.work, decision, Patience())
     return Delivered(machine, ended.decision, ended.speedup)
 
 

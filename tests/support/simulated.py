@@ -352,7 +352,7 @@ class _Switchable:
 
 @dataclass(frozen=True, slots=True)
 class _Race:
-    """As a Race of delivered folders."""
+    """As a Bench of delivered folders."""
 
     machine: Machine
 
@@ -365,7 +365,7 @@ class _Race:
     def watch(self) -> BusyWatch:
         return BusyWatch(lambda: (0.0, 0.0, 0.0))
 
-    def open(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
+    def opening(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
         machine = self.machine
         variants = [forms_in(onnx.load(folder / "model.onnx")) for folder in folders]
         rounds = int(seconds / sum(map(machine.seconds, variants)))

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taglio.confirm.bench import Bench, Burst
 from taglio.deploy.verify import MANIFEST
 from taglio.deploy.write import write_source
 from taglio.runtimes.way import Way
-from taglio.ways.bench import Burst, LoadBench
-from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
+from taglio.ways.choose import Contender, Goal, Tries, burst_of, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, kept_rate, opening, rate_of
 from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
@@ -22,7 +22,7 @@ from tests.models import Sketch
 RUN_S = 0.01
 
 
-class MadeUp(LoadBench):
+class MadeUp(Bench):
     """A bench whose runs are drawn: the cores are shared, memory slows runs at once down, a run of several items has a
     fixed part, and one run in twenty takes longer. `gains` says how many times as fast a folder's model is."""
 
@@ -94,7 +94,7 @@ def tries_of(folder: Path, bench: MadeUp, gains: dict[str, float], goal: Goal, m
         write_source(folder / name, model, ["x"], ["y"], 1)
         sides = Sides(2, 2, joined=True, pools=True)
         models[name] = Contender(name, "onnxruntime", folder / name, sides, is_float=name == "float32")
-    return Tries(bench, models, folder / "tried", goal, Bursts(), RUN_S, memory)
+    return Tries(bench, models, folder / "tried", goal, 20.0, burst_of(RUN_S), memory)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
@@ -105,8 +105,8 @@ def test_a_rate_that_is_reported_keeps_the_limit_and_is_near_the_best(seed: int,
     best = choose(tries)[0]
     sizes = [2**power for power in range(best.way.joined.bit_length())]
     folders = {size: tries.folder(Choice(best.model, replace(best.way, joined=size))) for size in sizes}
-    openings = [opening(bench, [Sized(best.way, folders)], 0.12, 3) for _ in range(8)]
-    replayed = rate_of(openings, 0, best.way, limit_s)
+    openings = [opening(bench, [Sized(best.way, folders)], 0.12) for _ in range(8)]
+    replayed = rate_of(openings, 0, limit_s)
     assert replayed is not None
     kept = kept_rate(bench, folders[best.way.joined], replayed, limit_s, 1e9)
     assert kept.p95_s is not None

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio.deploy.write import Answered, write_samples, write_source
+from taglio.confirm.bench import Bench
+from taglio.deploy.write import write_source
 from taglio.errors import MeasurementFailed
 from taglio.model.load import load as load_network
-from taglio.ways.bench import LoadBench
 from taglio.ways.loaded import load_of, loaded
 from tests.end_to_end.command import Case
 
@@ -24,10 +24,9 @@ def folder(tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bench(folder: Path, tiny: Case) -> Iterator[LoadBench]:
+def bench(folder: Path, tiny: Case) -> Iterator[Bench]:
     """A process that holds it open."""
-    write_samples(folder / "samples", [Answered({"x": np.load(tiny.data)[:1]}, {})])
-    with LoadBench(folder / "samples") as bench:
+    with Bench([{"x": np.load(tiny.data)[:1]}]) as bench:
         bench.open([folder])
         yield bench
 
@@ -52,7 +51,7 @@ def test_a_request_on_which_the_model_fails_has_no_latency() -> None:
     ("per_s", "share", "count"), [(50.0, 0.5, 10), (400.0, 4.0, 20), (1e6, 0.01, 5000), (1.0, 0.5, 1)]
 )
 def test_requests_are_as_many_as_are_answered_in_time(
-    bench: LoadBench, folder: Path, per_s: float, share: float, count: int
+    bench: Bench, folder: Path, per_s: float, share: float, count: int
 ) -> None:
     """Four times the capacity takes four times as long to answer as to come."""
     assert loaded(bench, folder, per_s, share, 0.2).requests == count

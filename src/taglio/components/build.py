@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -144,19 +144,10 @@ class Manifest:
 
 
 def write(
-    folder: Path,
-    sha256: str,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    parts: Sequence[Component],
-    plan_sha256: str = "",
-    *,
-    runtimes: Mapping[str, str] | None = None,
-    states: Sequence[State] = (),
-    constants: Sequence[Constant] = (),
+    folder: Path, manifest: Manifest, parts: Sequence[Component], runtimes: Mapping[str, str] | None = None
 ) -> Manifest:
-    """Write one ONNX file per component, then the manifest, so that it names only complete files. `runtimes` is by
-    device; the default is ONNX Runtime."""
+    """Write one ONNX file per component, then the `manifest` with them as its pieces, so that it names only complete
+    files. `runtimes` is by device; the default is ONNX Runtime."""
     pieces = []
     for part in parts:
         runtime = (runtimes or {}).get(part.device, NAME)
@@ -180,9 +171,8 @@ def write(
                 properties=properties(runtime, part.proto),
             )
         )
-    names = (tuple(inputs), tuple(outputs))
-    manifest = Manifest(sha256, *names, tuple(pieces), plan_sha256, tuple(states), tuple(constants))
-    artifact.save(folder / MANIFEST, "manifest", sha256, manifest)
+    manifest = replace(manifest, pieces=tuple(pieces))
+    artifact.save(folder / MANIFEST, "manifest", manifest.model_sha256, manifest)
     return manifest
 
 

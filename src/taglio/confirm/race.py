@@ -2,31 +2,25 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from statistics import median
 
-from taglio.confirm import opening
-from taglio.confirm.child import Child
+from taglio.confirm.bench import Bench
 from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
-from taglio.data.dataset import Sample
-from taglio.deploy import verify
-from taglio.deploy.write import Answered, write_samples
-from taglio.profile.busy import PATIENCE, QUIET, BusyWatch, kept
+from taglio.profile.busy import PATIENCE, QUIET, kept
 from taglio.progress import Progress
-from taglio.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
-    `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`), or twice that where other programs disturb
-    it, but never after more than `most_seconds`. Candidates are chosen by `choosing` openings.
-    An opening times from `least_pairs` to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are
-    added. Where openings take so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the
-    lower end at which a plan replaces float."""
+    `seconds` (`slow_seconds` where a run takes over 30 ms), or twice that where other programs disturb it, but never
+    after more than `most_seconds`. Candidates are chosen by `choosing` openings.
+    An opening times from three to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are added.
+    Where openings take so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the lower
+    end at which a plan replaces float."""
 
     openings: int = 8
     choosing: int = 3
@@ -34,65 +28,29 @@ class Patience:
     half_width: float = 0.038
     seconds: float = 12.0
     slow_seconds: float = 60.0
-    slow_run_s: float = 0.03
     most_seconds: float = inf
-    least_pairs: int = 3
     most_pairs: int = 15
     doubt: float = DOUBT
 
     def seconds_for(self, run_s: float) -> float:
         """How long the race of a model with runs of `run_s` may take."""
-        return self.slow_seconds if run_s > self.slow_run_s else self.seconds
+        return self.slow_seconds if run_s > 0.03 else self.seconds
 
     @property
     def pairs(self) -> tuple[int, int]:
         """The least and the most pairs of an opening."""
-        return self.least_pairs, self.most_pairs
+        return 3, self.most_pairs
 
 
 USUAL = Patience()
 
 
-class Race(Child):
-    """A process that opens the same folders again and again and runs `inputs`. A context manager: the process ends with
-    it."""
-
-    def __init__(self, inputs: Sequence[Sample]) -> None:
-        with ExitStack() as stack:
-            self._samples, self._count, self._worked_s = stack.enter_context(scratch()), 0, 0.0
-            write_samples(self._samples, [Answered(sample, {}) for sample in inputs])
-            super().__init__(Path(opening.__file__), Path(verify.__file__))
-            self._stack.push(stack.pop_all())
-
-    def open(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
-        """The seconds of timed runs, a list for each of `folders`, in one opening of each. Which is opened first
-        alternates. Raises MeasurementFailed if one cannot be opened or run."""
-        turn = self._count % len(folders)
-        order = [*range(turn, len(folders)), *range(turn)]
-        request = {
-            "folders": [str(folders[index]) for index in order],
-            "samples": str(self._samples),
-            "seconds": seconds,
-            "pairs": pairs,
-            "seed": self._count,
-        }
-        self._count += 1
-        answer = self.ask(request)
-        self._worked_s = answer["worked"]
-        by_index = dict(zip(order, answer["seconds"], strict=True))
-        return [by_index[index] for index in range(len(folders))]
-
-    def watch(self) -> BusyWatch:
-        """A watch of what programs other than this process and the race use of the processors."""
-        return BusyWatch(child_s=lambda: self._worked_s)
-
-
-def compared(race: Race, base: Path, folders: Sequence[Path], patience: Patience | None = None) -> list[Speedup]:
+def compared(race: Bench, base: Path, folders: Sequence[Path], patience: Patience | None = None) -> list[Speedup]:
     """The speed-up of each of `folders` over `base`, over a few openings of all. These figures select, so they are not
     reported. Slow models get no more time than fast ones."""
     patience = patience or USUAL
     budget_s = patience.seconds / (2 * patience.openings)
-    openings = [race.open([base, *folders], budget_s, patience.pairs) for _ in range(patience.choosing)]
+    openings = [race.opening([base, *folders], budget_s, patience.pairs) for _ in range(patience.choosing)]
     speedups = []
     for index in range(1, len(folders) + 1):
         logs = [log_ratio(seconds[0], seconds[index]) for seconds in openings]
@@ -102,7 +60,7 @@ def compared(race: Race, base: Path, folders: Sequence[Path], patience: Patience
 
 
 def confirm(
-    race: Race,
+    race: Bench,
     base: Path,
     plan: Path,
     run_s: float,
@@ -118,7 +76,7 @@ def confirm(
     budget_s, start = patience.seconds_for(run_s), time.monotonic()
     openings, watch = list[list[list[float]]](), race.watch()
     while True:
-        openings.append(race.open([base, plan], budget_s / (2 * patience.openings), patience.pairs))
+        openings.append(race.opening([base, plan], budget_s / (2 * patience.openings), patience.pairs))
         watch.look(len(openings), last=True)
         if progress is not None:
             progress("confirm", min(len(openings), patience.openings), patience.openings)

@@ -75,11 +75,11 @@ def export(
     target: Path,
     layout: str,
     name: str,
-    joining: Mapping[str, Joining],
+    joining: Joining,
     answered: Sequence[Answered],
 ) -> Export:
-    """Write `model` to the new folder `target` under `name`. `joining` is by component. `answered` are inputs with the
-    delivered answers, by which a repository is proven.
+    """Write `model` to the new folder `target` under `name`. `joining` says whether requests may be joined. `answered`
+    are inputs with the delivered answers, by which a repository is proven.
 
     Raises BadOption if `target` is not empty, or a server cannot give the delivered answers.
     """
@@ -130,28 +130,31 @@ def _appearing(target: Path) -> Iterator[Path]:
                 folder.rmdir()
 
 
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy a file, and check the copy against the hash of its original."""
+    shutil.copy2(source, target)
+    if weights.sha256(source) != weights.sha256(target):
+        raise BadArtifact(f"{target}: differs from {source} after copying: check the disk, and export again")
+
+
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder, and check every copied file against the hash of its original."""
+    """Copy a folder."""
     for path in sorted(source.rglob("*")):
         copied = target / path.relative_to(source)
         if path.is_dir():
             copied.mkdir()
             continue
-        shutil.copy2(path, copied)
-        if weights.sha256(path) != weights.sha256(copied):
-            raise BadArtifact(f"{copied}: differs from {path} after copying: check the disk, and export again")
+        _copy_file(path, copied)
 
 
-def _served(
-    model: DeliveredModel, layout: str, name: str, joining: Mapping[str, Joining], folder: Path
-) -> list[ServedComponent]:
+def _served(model: DeliveredModel, layout: str, name: str, joining: Joining, folder: Path) -> list[ServedComponent]:
     """The components as the server opens them."""
     served = []
     for part in model.components:
         converted = folder / _file_name(part.name)
         converted.mkdir()
         of_part = name if len(model.components) == 1 else f"{name}-{part.name}"
-        served.append(_SERVERS[layout](model, part, _file_name(of_part), joining[part.name], converted))
+        served.append(_SERVERS[layout](model, part, _file_name(of_part), joining, converted))
     return served
 
 
@@ -199,9 +202,7 @@ def _write_repository(folder: Path, layout: str, served: Sequence[ServedComponen
         version = folder / component.model_name / "1"
         version.mkdir(parents=True)
         for file in component.files:
-            shutil.copyfile(file, version / file.name)
-            if weights.sha256(file) != weights.sha256(version / file.name):
-                raise BadArtifact(f"{version / file.name}: differs after copying: check the disk, and export again")
+            _copy_file(file, version / file.name)
         if layout == TRITON:
             (folder / component.model_name / "config.pbtxt").write_text(component.configuration)
     if layout == OVMS:

@@ -9,8 +9,7 @@ Two things change answers between processors, and no runtime reports either:
    nearer to float's, and the speed is lost.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 
 from taglio.notes import Kind, Note
 from taglio.quantize.precision import BFLOAT16, Precision
@@ -20,28 +19,17 @@ _VNNI = "VNNI (AVX512_VNNI, AVX_VNNI or AMX_INT8; Arm needs none)"
 _BFLOAT16 = "bfloat16 (AVX512_BF16 or AMX_BF16)"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorNeeds:
-    """`wide_sums` are the forms of a plan whose answers depend on how a processor adds u8×s8 products; `bfloat16` says
-    whether blocks compute in it."""
-
-    wide_sums: tuple[str, ...] = ()
-    bfloat16: bool = False
+def wide_sums(forms: Collection[Precision]) -> str:
+    """The names of the forms whose answers depend on how a processor adds u8×s8 products."""
+    return ", ".join(dict.fromkeys(form.name for form in forms if form.may_saturate))
 
 
-def needs_of(forms: Iterable[Precision]) -> ProcessorNeeds:
-    """The needs of a plan with blocks in these forms."""
-    forms = [*forms]
-    wide = dict.fromkeys(form.name for form in forms if form.may_saturate)
-    return ProcessorNeeds(tuple(wide), BFLOAT16 in forms)
-
-
-def unsafe_processors(needs: ProcessorNeeds, measured_on: Collection[str]) -> tuple[Note, ...]:
-    """The processors on which answers or speed differ from those measured on a processor with the instruction sets
-    `measured_on`, a note each."""
+def unsafe_processors(forms: Collection[Precision], measured_on: Collection[str]) -> tuple[Note, ...]:
+    """The processors on which answers or speed of a plan with blocks in these `forms` differ from those measured on a
+    processor with the instruction sets `measured_on`, a note each."""
     notes = []
-    if needs.wide_sums:
-        sums = f"8-bit weights ({', '.join(needs.wide_sums)})"
+    if wide := wide_sums(forms):
+        sums = f"8-bit weights ({wide})"
         if sums_saturate(measured_on):
             text = (
                 f"{sums} were measured on a processor without VNNI, where sums saturate: with VNNI and on Arm they are "
@@ -53,7 +41,7 @@ def unsafe_processors(needs: ProcessorNeeds, measured_on: Collection[str]) -> tu
                 "measured; forms that answer alike everywhere: --portable (in Python: portable=True)"
             )
         notes.append(Note(Kind.UNSAFE_PROCESSOR, text))
-    if needs.bfloat16:
+    if BFLOAT16 in forms:
         text = (
             "not as fast on processors without bfloat16: OpenVINO computes in float32 there without a warning; forms "
             "that need none: --portable (in Python: portable=True)"
@@ -62,18 +50,18 @@ def unsafe_processors(needs: ProcessorNeeds, measured_on: Collection[str]) -> tu
     return tuple(notes)
 
 
-def lacks(needs: ProcessorNeeds, measured_on: Collection[str], here: Collection[str]) -> tuple[str, ...]:
-    """The needs of a plan that a processor with the instruction sets `here` does not meet, one line each, with what to
-    do. The plan was measured on a processor with `measured_on`. A processor that can do more lacks nothing, although
-    answers differ where its sums are exact."""
+def lacks(forms: Collection[Precision], measured_on: Collection[str], here: Collection[str]) -> tuple[str, ...]:
+    """The needs of a plan with blocks in these `forms` that a processor with the instruction sets `here` does not meet,
+    one line each, with what to do. The plan was measured on a processor with `measured_on`. A processor that can do
+    more lacks nothing, although answers differ where its sums are exact."""
     lines = []
-    if needs.wide_sums and sums_saturate(here) and not sums_saturate(measured_on):
-        forms = ", ".join(needs.wide_sums)
+    wide = wide_sums(forms)
+    if wide and sums_saturate(here) and not sums_saturate(measured_on):
         lines.append(
-            f"this processor lacks {_VNNI}: sums of {forms} saturate here, and did not where the error was measured: "
+            f"this processor lacks {_VNNI}: sums of {wide} saturate here, and did not where the error was measured: "
             "optimise here, or with `portable`"
         )
-    if needs.bfloat16 and not computes_bfloat16(here):
+    if BFLOAT16 in forms and not computes_bfloat16(here):
         lines.append(
             f"this processor lacks {_BFLOAT16}: OpenVINO computes in float32 here without a warning, so the speed-up "
             "does not hold: optimise here, or with `portable`"

@@ -1,6 +1,5 @@
 """Check that what a workspace promised still holds, here and now. Judges by promise.py; changes nothing."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 
 from taglio import artifact
 from taglio.confirm import race
+from taglio.confirm.bench import Bench
 from taglio.confirm.speedup import Speedup
 from taglio.cores import available_cores
 from taglio.data.dataset import Sample
@@ -18,10 +18,9 @@ from taglio.deploy import verify
 from taglio.deploy.folder import DeliveredModel, described
 from taglio.deploy.processor_needs import lacks
 from taglio.deploy.prove import DeployProof, verified
-from taglio.deploy.write import SAMPLES_FOLDER, Answered, read_samples, write_samples, write_source
+from taglio.deploy.write import SAMPLES_FOLDER, read_samples, write_source
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.confirm import raced_inputs
-from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import open_work
 from taglio.flow.outcome import Outcome
 from taglio.flow.promise import (
@@ -29,10 +28,10 @@ from taglio.flow.promise import (
     ErrorRecord,
     Promise,
     Verdict,
-    capacity_promise,
     files_promise,
-    multiple,
+    speed_name,
     speed_promise,
+    speed_text,
 )
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
@@ -49,13 +48,9 @@ from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.search.answers import answers_by
 from taglio.transaction import held
-from taglio.ways.bench import LoadBench
-from taglio.ways.choose import Bursts
-from taglio.ways.confirm import Sized, figure, opening
+from taglio.ways.choose import burst_of
+from taglio.ways.confirm import Sized, figure, openings
 from taglio.ways.result import Figure
-
-# Bursts of each model in an opening that measures the capacity.
-_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +59,6 @@ class _Record:
     recorded."""
 
     folder: Path
-    deploy: Path
     setup: Setup
     profile: Profile
     plan: Plan
@@ -88,7 +82,8 @@ def check(
     machine = machine or describe()
     with held(folder):
         record = _record(folder)
-        rows = [_files(record), *_versions(record), _processor(record, machine)]
+        files = files_promise(len(record.delivered.sha256), verify.changed_files(record.delivered.folder))
+        rows = [files, *_versions(record), _processor(record, machine)]
         if any(row.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) for row in rows):  # nothing can be run
             return Checked(tuple(rows))
         opened, settings = _opened(record)
@@ -110,17 +105,12 @@ def _record(folder: Path) -> _Record:
     if not (folder / f"{PLAN}.json").exists():
         raise BadArtifact(f"{folder}: no workspace of a result: give the directory that taglio optimize wrote (-o)")
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
-    sha256, deploy = plan.model_sha256, folder / DEPLOY
-    delivered = described(deploy)
+    sha256, delivered = plan.model_sha256, described(folder / DEPLOY)
     profile = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
     outcome = load_if_present(folder, OUTCOME, Outcome, sha256)
     proof = load_if_present(folder, DELIVERED, DeployProof, sha256)
-    return _Record(folder, deploy, setup, profile, plan, outcome, proof, delivered)
-
-
-def _files(record: _Record) -> Promise:
-    return files_promise(len(record.delivered.sha256), verify.changed_files(record.deploy))
+    return _Record(folder, setup, profile, plan, outcome, proof, delivered)
 
 
 def _versions(record: _Record) -> list[Promise]:
@@ -142,7 +132,7 @@ def _versions(record: _Record) -> list[Promise]:
 def _processor(record: _Record, machine: Machine) -> Promise:
     then = record.profile.conditions.machine
     same = (machine.processor, machine.instructions) == (then.processor, then.instructions)
-    lacking = lacks(needs_of_plan(record.plan), then.instructions, machine.instructions)
+    lacking = lacks(record.plan.assignment().values(), then.instructions, machine.instructions)
     verdict = Verdict.BROKEN if lacking else Verdict.HOLDS if same else Verdict.REPORTED
     return Promise("processor", _named(then), _named(machine), verdict, "; ".join(lacking))
 
@@ -154,7 +144,8 @@ def _named(machine: Machine) -> str:
 def _opened(record: _Record) -> tuple[verify.DeployedModel | None, Promise]:
     """The delivered model, opened with its settings, and whether the runtime applies them."""
     try:
-        return verify.DeployedModel(record.deploy), Promise("settings", "read back", "the same", Verdict.HOLDS)
+        holds = Promise("settings", "read back", "the same", Verdict.HOLDS)
+        return verify.DeployedModel(record.delivered.folder), holds
     except verify.Changed as error:
         return None, Promise("settings", "read back", one_line(error), Verdict.BROKEN, "it may answer otherwise")
     except Exception as error:  # of any kind: it is a runtime's
@@ -180,11 +171,11 @@ def _work(record: _Record, data: Path | None) -> tuple[Work | None, str]:
 
 def _samples(record: _Record, *, same_platform: bool) -> list[Promise]:
     """Rows for the answers to the delivered samples, and for memory, if samples were delivered."""
-    folder = record.deploy / SAMPLES_FOLDER
+    folder = record.delivered.folder / SAMPLES_FOLDER
     if not (folder / verify.SAMPLES).is_file():
         return []
     try:
-        report = verified(record.deploy, folder)
+        report = verified(record.delivered.folder, folder)
     except MeasurementFailed as error:
         return [Promise("samples", "answered", one_line(error), Verdict.BROKEN, "install the versions of then")]
     off = f"{report.distance:.1e} off"
@@ -233,59 +224,50 @@ def _error(
 def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress: Progress | None) -> Promise:
     """The row for the speed-up; for the capacity where the way was chosen for a rate."""
     outcome = record.outcome
-    then, rate = (None, None) if outcome is None else (outcome.speedup, outcome.rate)
+    then = None if outcome is None else outcome.speedup if outcome.rate is None else outcome.rate.over_one
     if len(record.delivered.devices) > 1:
         return Promise("speed-up", "for several devices", "not raced", Verdict.REPORTED, "taglio run measures it there")
-    if then is None and rate is None:
+    if then is None:
         return Promise("speed-up", "none promised", "not raced", Verdict.REPORTED)
     model, base = Path(record.setup.model), ""
     if not record.setup.model or not model.exists():
         model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
     inputs = raced_inputs(work) if work is not None else _inputs_like(record, model)
+    now: Speedup | Figure
     try:
-        if rate is not None:
-            capacity = _capacity_beside(model, record, inputs, progress)
-            return capacity_promise(rate.over_one, capacity, same_processor=same_processor, base=base)
-        now = _speedup_beside(model, record, inputs, progress)
+        if isinstance(then, Speedup):
+            now = _speedup_beside(model, record, inputs, progress)
+        else:
+            now = _capacity_beside(model, record, inputs, progress)
     except MeasurementFailed as error:
-        reason = one_line(error, 200)
-        if rate is not None:
-            return Promise("capacity", multiple(rate.over_one), "not measured", Verdict.UNKNOWN, reason)
-        return Promise("speed-up", str(then), "not raced", Verdict.UNKNOWN, reason)
-    assert then is not None, "where none was promised, nothing is raced"
+        return Promise(speed_name(then), speed_text(then), "not measured", Verdict.UNKNOWN, one_line(error, 200))
     return speed_promise(then, now, same_processor=same_processor, base=base)
 
 
 def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Speedup:
     """The speed-up of the delivered folder over `source`. Raises MeasurementFailed for what cannot be run."""
     delivered, setup = record.delivered, record.setup
-    with scratch() as base, race.Race(inputs) as openings:
+    with scratch() as base, Bench(inputs) as bench:
         write_source(base, source, delivered.inputs, delivered.outputs, setup.threads_of_source)
-        return race.confirm(openings, base, record.deploy, setup.run_s, progress=progress)
+        return race.confirm(bench, base, record.delivered.folder, setup.run_s, progress=progress)
 
 
 def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Figure:
     """How many times the capacity of `source`, on all cores with one caller, the delivered folder has in its way, over
     fresh openings of both. Raises MeasurementFailed for what cannot be run."""
-    cores, patience, run_s = available_cores(), race.USUAL, record.setup.run_s
-    end_s = time.monotonic() + patience.seconds_for(run_s)
-    burst_s, ratios = Bursts().burst_of(run_s), list[float]()
-    with scratch() as base, scratch() as samples:
+    cores, run_s = available_cores(), record.setup.run_s
+    burst_s, seconds = burst_of(run_s), race.USUAL.seconds_for(run_s)
+    with scratch() as base, Bench(inputs) as bench:
         write_source(base, source, record.delivered.inputs, record.delivered.outputs, cores)
-        write_samples(samples, [Answered(sample, {}) for sample in inputs])
-        ways = Way(cores, spinning=True, shared=True), record.delivered.way
-        models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]
-        with LoadBench(samples) as bench:
-            while len(ratios) < patience.fewest or (len(ratios) < patience.openings and time.monotonic() < end_s):
-                if progress is not None:
-                    progress("confirm", len(ratios), patience.openings)
-                ratios.append(opening(bench, models, burst_s, _ROUNDS).ratio((1, ways[1]), (0, ways[0])))
-    return figure(ratios)
+        base_way, way = Way(cores, spinning=True, shared=True), record.delivered.way
+        models = [Sized(base_way, {1: base}), Sized(way, {way.joined: record.delivered.folder})]
+        opened = openings(bench, models, burst_s, seconds, progress)
+    return figure([fresh.ratio(1, 0) for fresh in opened])
 
 
 def _inputs_like(record: _Record, model: Path) -> Sequence[Sample]:
     """Inputs without the data: the delivered samples, or zeros of the recorded shapes."""
-    samples = read_samples(record.deploy)
+    samples = read_samples(record.delivered.folder)
     if samples:
         return samples
     proto, _ = read_model(model)

@@ -6,8 +6,6 @@ from math import inf
 
 from taglio.confirm import race
 from taglio.confirm.race import Patience
-from taglio.flow.rate import RatePatience
-from taglio.ways.choose import Bursts
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
 # (opening sessions, calibration); and the least effort.
@@ -51,11 +49,10 @@ class Clock:
         seconds, slow_seconds = min(usual.seconds, left_s), min(usual.slow_seconds, left_s)
         return replace(usual, seconds=seconds, slow_seconds=slow_seconds, most_seconds=left_s)
 
-    def rate_patience(self, usual: Patience) -> RatePatience:
-        """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
-        share = usual.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
-        effort, whole = Bursts(), RatePatience()
-        return replace(whole, effort=replace(effort, seconds=share * effort.seconds), seconds=share * whole.seconds)
+    def rate_share(self, patience: Patience) -> float:
+        """The share of its usual time that the search over ways has, with its confirmation, where a race may take as
+        long as `patience` says."""
+        return patience.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
 
     def lap(self, stage: str) -> None:
         """Count the seconds since the last lap as those of a stage."""

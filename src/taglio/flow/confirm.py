@@ -1,9 +1,9 @@
 """Confirm the winner of the search by a race of its own: the delivered files beside the source model. Where it is not
 clear that the plan is faster, float stays. Plans nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -20,53 +20,57 @@ from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
 from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
+from taglio.search.decide import Decision
+from taglio.search.ledger import Entry
+from taglio.ways.result import Rate
 
-# What simplifying must gain to be told; a few openings may show less where there is nothing.
-_SIMPLIFIED = 1.1
 # An opening runs the model on as many inputs as take this long.
 _INPUTS_S, _MOST_INPUTS = 1.0, 8
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """The plan that stays, its speed-up over the source model (None: it was not raced), and notes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """What is delivered: the decision after the race or the search over ways, its speed-up over the source model (None:
+    it was not raced) or its rate, and notes."""
 
-    plan: Plan
-    speedup: Speedup | None
+    work: Work
+    decision: Decision
+    speedup: Speedup | None = None
+    rate: Rate | None = None
     notes: tuple[Note, ...] = ()
 
 
-def confirmed(
-    work: Work,
-    candidates: Sequence[Plan],
-    float_plan: Plan | None,
-    patience: Patience | None = None,
-    accepted: Callable[[Plan], bool] = lambda _: True,
-) -> Confirmed:
-    """The fastest of `candidates` if the race shows that it is faster than the source model, else `float_plan`; None:
-    float keeps no limit, so that the candidate stays in any case. The first candidate is the winner of the search;
-    others count only if they are `accepted`, which is asked of those alone that a few openings show to be faster."""
-    plan, *_ = candidates
+def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence[Entry] = ()) -> Ended:
+    """What the race leaves of a decision: its winner, or a rival that a few openings show to be faster and that is
+    accepted; float where it keeps all limits and no gain is shown. Entries in `also` take part beside the rivals of the
+    winner. A slow model has no rivals: each would be run on all held-out inputs."""
+    float32 = decision.ledger.float32
+    is_slow = work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s
+    rivals = {} if is_slow else {entry.key: entry for entry in (*also, *decision.ledger.rivals(decision.winner))}
+    if _is_source(work, decision.plan):
+        return Ended(work, decision)
     try:
-        with _Deliveries(work) as deliveries:
-            if _is_source(work, plan):
-                return Confirmed(plan, None, deliveries.simplified(plan, patience))
-            plan = next(filter(accepted, deliveries.fastest_first(candidates, patience)))
-            race = deliveries.confirm(plan, patience)
-            if race.replaces_float or float_plan is None or float_plan.fingerprint() == plan.fingerprint():
-                return Confirmed(plan, race, _too_noisy(race))
+        with Deliveries(work) as deliveries:
+            candidates = [decision, *(decision.of(work, entry) for entry in rivals.values())]
+            ranked = deliveries.fastest_first(candidates, patience)
+            accepted = (end if end is decision else decision.accepting(work, end.winner) for end in ranked)
+            end = next(filter(None, accepted))
+            race = deliveries.confirm(end.plan, patience)
+            may_float_stay = float32.holds and work.replaced is None and end.winner.key != float32.key
+            if race.replaces_float or not may_float_stay:
+                return Ended(work, end, race, notes=_too_noisy(race))
             text = f"the fastest plan within the limit is {race} as fast as float32, which does not replace it"
             notes = (Note(Kind.UNPROVEN_GAIN, text), *_too_noisy(race))
-            if _is_source(work, float_plan):
-                return Confirmed(float_plan, None, (*notes, *deliveries.simplified(float_plan, patience)))
-            return Confirmed(float_plan, deliveries.confirm(float_plan, patience), notes)
+            end = decision.of(work, float32)
+            race_of_float = None if _is_source(work, end.plan) else deliveries.confirm(end.plan, patience)
+            return Ended(work, end, race_of_float, notes=notes)
     except (BadOption, MeasurementFailed) as error:
-        return Confirmed(plan, None, (Note(Kind.UNCONFIRMED, f"the speed-up is not confirmed: {error}"),))
+        return Ended(work, decision, notes=(Note(Kind.UNCONFIRMED, f"the speed-up is not confirmed: {error}"),))
 
 
-class _Deliveries:
-    """Plans as they are delivered, in temporary folders, each written once, and the process that races them beside the
-    source model. A context manager."""
+class Deliveries:
+    """Plans as they are delivered and the source model, in temporary folders below `root`, each written once, and the
+    process that runs them (`bench`). A context manager."""
 
     def __init__(self, work: Work) -> None:
         self._work, self._folders = work, dict[str, Path]()
@@ -75,45 +79,39 @@ class _Deliveries:
         with ExitStack() as stack:
             work = self._work
             make_room(work.memory_bytes)
-            self._base = stack.enter_context(scratch())
-            inputs = [spec.name for spec in work.inputs]
-            write_source(self._base, work.source, inputs, work.outputs, work.setup.threads_of_source)
-            self._race = stack.enter_context(work.lab.openings(raced_inputs(work)))
+            self.root = stack.enter_context(scratch())
+            self.bench = stack.enter_context(work.lab.openings(raced_inputs(work)))
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def fastest_first(self, candidates: Sequence[Plan], patience: Patience | None) -> list[Plan]:
+    def source(self, threads: int, callers: int = 1) -> Path:
+        """The source model as users of ONNX Runtime run it, with so many threads for all callers."""
+        work, folder = self._work, self.root / f"source-{threads}-{callers}"
+        if not folder.exists():
+            folder.mkdir()
+            inputs = [spec.name for spec in work.inputs]
+            write_source(folder, work.source, inputs, work.outputs, threads, callers)
+        return folder
+
+    def fastest_first(self, candidates: Sequence[Decision], patience: Patience) -> list[Decision]:
         """The candidates in the order of their speed over a few openings."""
         if len(candidates) == 1:
             return [*candidates]
-        folders = [self._folder(plan) for plan in candidates]
-        results = compared(self._race, self._base, folders, patience)
+        folders = [self.folder(candidate.plan) for candidate in candidates]
+        results = compared(self.bench, self.source(self._work.setup.threads_of_source), folders, patience)
         order = sorted(range(len(candidates)), key=lambda index: -results[index].ratio)
         return [candidates[index] for index in order]
 
-    def confirm(self, plan: Plan, patience: Patience | None) -> Speedup:
+    def confirm(self, plan: Plan, patience: Patience) -> Speedup:
         """The speed-up of one over the source model."""
-        work = self._work
-        return confirm(self._race, self._base, self._folder(plan), work.setup.run_s, patience, work.progress)
+        work, base = self._work, self.source(self._work.setup.threads_of_source)
+        return confirm(self.bench, base, self.folder(plan), work.setup.run_s, patience, work.progress)
 
-    def simplified(self, plan: Plan, patience: Patience | None) -> tuple[Note, ...]:
-        """A note where the float model, as it is delivered, is faster than the source, from which it differs only in
-        operators that were folded or removed. That is rare, so a few openings look for it first."""
-        usual = patience or USUAL
-        quick = replace(usual, choosing=1 if self._work.setup.run_s > usual.slow_run_s else usual.choosing)
-        (found,) = compared(self._race, self._base, [self._folder(plan)], quick)
-        if found.ratio < _SIMPLIFIED:
-            return ()
-        speedup = self.confirm(plan, patience)
-        if not speedup.replaces_float:
-            return ()
-        gain = f"float32 as delivered is {speedup} as fast as the model as it was given"
-        return (Note(Kind.SIMPLIFIED, f"{gain}: simplifying it was enough"),)
-
-    def _folder(self, plan: Plan) -> Path:
+    def folder(self, plan: Plan) -> Path:
+        """A plan as it is delivered, one run at a time."""
         key = f"{plan.fingerprint()} {plan.runtime}"
         if key not in self._folders:
             folder = self._stack.enter_context(scratch())

@@ -10,7 +10,7 @@ import numpy as np
 from taglio import artifact
 from taglio.components.build import Manifest
 from taglio.data.dataset import Sample
-from taglio.deploy.processor_needs import ProcessorNeeds, needs_of, unsafe_processors
+from taglio.deploy.processor_needs import unsafe_processors
 from taglio.deploy.prove import DeployProof, prove
 from taglio.deploy.verify import TOLERANCE
 from taglio.deploy.write import Answered, Facts, write, write_readme
@@ -102,13 +102,8 @@ def _facts(delivery: Delivery) -> Facts:
         processor=conditions.machine.processor,
         instructions=conditions.machine.instructions,
         threads=setup.threads,
-        warnings=tuple(map(str, unsafe_processors(needs_of_plan(plan), conditions.machine.instructions))),
+        warnings=tuple(map(str, unsafe_processors(plan.assignment().values(), conditions.machine.instructions))),
     )
-
-
-def needs_of_plan(plan: Plan) -> ProcessorNeeds:
-    """What a plan needs of the processors that it runs on."""
-    return needs_of(plan.assignment().values())
 
 
 def _speedup(delivery: Delivery) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from math import log
@@ -25,11 +26,11 @@ from taglio.error.doubts import (
     values_fed,
 )
 from taglio.error.judge import TaskJudge, fewest_samples
-from taglio.error.measure import ErrorMeter
+from taglio.error.measure import ErrorMeter, anchored, refuse_missing
 from taglio.error.model import ErrorModel
 from taglio.error.study import StudyAim, StudyBudget, measure
 from taglio.error.switchable import Switchable
-from taglio.error.tally import Tally
+from taglio.error.tally import Measure, Outputs
 from taglio.errors import BadData, plural
 from taglio.flow.workspace import ERROR, OUTCOME, read_error
 from taglio.lab.work import Work, require_own
@@ -102,7 +103,7 @@ def error_model(
     elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
-    notes = (*doubts(work, meter, everything), *filter(None, [saturation]))
+    notes = (*doubts(work, meter.measure, meter.references), *filter(None, [not_float(everything), saturation]))
     return replace(result, notes=notes, parts=everything.parts(), study=study)
 
 
@@ -177,8 +178,8 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: StudyBudget) -
     return min(len(work.data.held_out.samples), max(fewest_samples(metric), min(wanted, affordable), cheap))
 
 
-def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[Note, ...]:
-    """Reasons why the errors are less sure, from the data; `everything` is the all-int8 result."""
+def doubts(work: Work, measure: Measure, references: Sequence[Outputs]) -> tuple[Note, ...]:
+    """Reasons why the errors are less sure, from the data and the float model's answers to some of it."""
     outputs, batch = work.model.outputs, batch_size(work.inputs, work.typical[0])
     read, stored = readers(work.model.proto.graph.node), work.model.initializers()
     both, graph = (work.data.calibration.samples, work.data.held_out.samples), work.model.proto.graph
@@ -190,22 +191,20 @@ def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[Note, ...]
         *few_inputs(*work.digests, batch),
         *constant_inputs({name: sample[name] for name in sample if name in read} for sample in chain(*both)),
         sizes_measured(work.inputs, work.data.held_out.samples),
-        not_float(everything),
-        no_numbers(meter.references, outputs),
-        coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
-        meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else None,
-        exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
+        no_numbers(references, outputs),
+        coarse_metric(measure.metric, batch * len(work.data.held_out.samples)),
+        measure.judge.doubt() if isinstance(measure.judge, TaskJudge) else None,
+        exchanged_rows(measure.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges().low_high, work.data.held_out.samples),
-        constant_outputs(
-            [[answer[i] for i in computed] for answer in meter.references], [outputs[i] for i in computed]
-        ),
+        constant_outputs([[answer[i] for i in computed] for answer in references], [outputs[i] for i in computed]),
     ]
     return tuple(filter(None, notes))
 
 
-def doubts_without_study(work: Work, profile: Profile) -> tuple[Note, ...]:
+def doubts_without_study(work: Work) -> tuple[Note, ...]:
     """The same where errors were not studied, because no plan can be faster than float."""
-    scheme = profile.scheme
-    work = work.settled(scheme).in_place(NAME)
-    meter = work.meter(work.switchable(scheme), work.within(_FEW_INPUTS_S).runs(_LEAST_INPUTS, 1))
-    return doubts(work, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))
+    count = work.within(_FEW_INPUTS_S).runs(_LEAST_INPUTS, 1)
+    answers = work.float_answers(count)
+    for index, name in enumerate(work.outputs):
+        refuse_missing(name, (outputs[index] for outputs in answers))
+    return doubts(work, anchored(work.measure(work.metric, count=count), lambda: answers), answers)

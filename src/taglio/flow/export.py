@@ -28,18 +28,18 @@ def export(folder: Path, target: Path, layout: str = PLAIN) -> Export:
         model = read(folder / DEPLOY)
         setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
         manifest = read_components(folder / COMPONENTS)
-        joining = {piece.name: Joining("") for piece in manifest.pieces}
+        joining = Joining("")
         if layout == TRITON:
             joining = _joining(folder / COMPONENTS, manifest, setup, most_rows(model.way))
         name = Path(setup.model).stem or folder.resolve().name
         return layouts.export(model, target, layout, name, joining, read_answered(model.folder))
 
 
-def _joining(components: Path, manifest: Manifest, setup: Setup, rows: int) -> dict[str, Joining]:
+def _joining(components: Path, manifest: Manifest, setup: Setup, rows: int) -> Joining:
     """Whether requests may be joined, to so many `rows`, as serving decides; of several components, tensors that cross
     must hold the rows as outputs do."""
     alone = "one item in a run was the fastest way"
     if rows > 1:
         run = Executor(components, manifest, setup.options()).tensors
         alone = why_alone(components, manifest, setup, interface(components, manifest)[0], run)
-    return {piece.name: Joining(alone, rows) for piece in manifest.pieces}
+    return Joining(alone, rows)

@@ -8,15 +8,14 @@ from taglio.confirm.race import USUAL, compared
 from taglio.confirm.speedup import Speedup
 from taglio.data.dataset import one_of_each, shapes_of
 from taglio.data.spec import Shape
-from taglio.deploy.write import write_opened, write_source
+from taglio.deploy.write import write_opened
 from taglio.errors import BadModel, BadOption, MeasurementFailed
-from taglio.flow.confirm import raced_inputs
+from taglio.flow.confirm import Deliveries
 from taglio.lab.work import Work
 from taglio.model.written import as_written
 from taglio.notes import Kind, Note
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.places import refusal
-from taglio.scratch import scratch
 
 # A smaller gain is not worth a line.
 _WORTH = 1.05
@@ -57,13 +56,11 @@ def _float_ratios(work: Work, shapes: dict[str, Shape]) -> dict[str, float]:
     """By runtime, how many times as fast the float model with fixed `shapes` is as the source model."""
     runtimes = [name for name in (onnxruntime.NAME, openvino.NAME) if not refusal(name)]
     ports = tuple(spec.name for spec in work.inputs), work.outputs
-    with scratch() as folder:
-        base, path = folder / "base", folder / "fixed.onnx"
-        write_source(base, work.source, *ports, work.setup.threads_of_source)
+    with Deliveries(work) as there:
+        base, path = there.source(work.setup.threads_of_source), there.root / "fixed.onnx"
         artifact.write_model(path, as_written(work.source, shapes, requantize=work.setup.requantize).proto)
-        folders = [folder / name for name in runtimes]
-        for name in runtimes:
-            write_opened(folder / name, path, *ports, work.setup.options(name))
-        with work.lab.openings(raced_inputs(work)) as race:
-            results = compared(race, base, folders, replace(USUAL, choosing=1))
+        folders = [there.root / name for name in runtimes]
+        for name, folder in zip(runtimes, folders, strict=True):
+            write_opened(folder, path, *ports, work.setup.options(name))
+        results = compared(there.bench, base, folders, replace(USUAL, choosing=1))
     return {name: result.ratio for name, result in zip(runtimes, results, strict=True)}

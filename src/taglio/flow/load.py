@@ -2,24 +2,22 @@
 Chooses no way and judges no promise."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from taglio.deploy import verify
+from taglio.confirm.bench import Bench
+from taglio.data.dataset import Sample
 from taglio.deploy.folder import read
-from taglio.deploy.write import SAMPLES_FOLDER, Answered, write_samples
+from taglio.deploy.write import read_samples
 from taglio.errors import BadOption, plural
 from taglio.flow import workspace
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.outcome import Outcome
 from taglio.progress import Progress
 from taglio.runtimes.way import Way
-from taglio.scratch import scratch
 from taglio.transaction import held
-from taglio.ways.bench import LoadBench
 from taglio.ways.demand import Demand
 from taglio.ways.loaded import P95_REQUESTS, P99_REQUESTS, loaded
 from taglio.ways.result import Load, Rate
@@ -61,7 +59,7 @@ def load(folder: Path, demand: Demand, progress: Progress | None = None) -> Load
         if len(delivered.devices) > 1:
             count = plural(len(delivered.devices), "device")
             raise BadOption(f"`load` is for one machine, but {delivered.folder} is for {count}: leave it out")
-        with _samples(folder) as samples, LoadBench(samples) as bench:
+        with Bench(_inputs(folder)) as bench:
             bench.open([delivered.folder])
             end_s = time.perf_counter() + _SECONDS
             bursts = _bursts(bench, delivered.folder, progress)
@@ -79,20 +77,12 @@ def load(folder: Path, demand: Demand, progress: Progress | None = None) -> Load
         return LoadReport(runtime, way, capacity_per_s, bursts, result, promised, _notes(result, left_s))
 
 
-@contextmanager
-def _samples(folder: Path) -> Iterator[Path]:
-    """A folder of inputs: those delivered, else held-out ones of the workspace."""
-    samples = folder / workspace.DEPLOY / SAMPLES_FOLDER
-    if (samples / verify.SAMPLES).is_file():
-        yield samples
-        return
-    inputs = raced_inputs(workspace.reopen(folder))
-    with scratch() as temporary:
-        write_samples(temporary, [Answered(sample, {}) for sample in inputs])
-        yield temporary
+def _inputs(folder: Path) -> Sequence[Sample]:
+    """The inputs delivered, else held-out ones of the workspace."""
+    return read_samples(folder / workspace.DEPLOY) or raced_inputs(workspace.reopen(folder))
 
 
-def _bursts(bench: LoadBench, folder: Path, progress: Progress | None) -> tuple[float, ...]:
+def _bursts(bench: Bench, folder: Path, progress: Progress | None) -> tuple[float, ...]:
     """Items per second of up to _BURSTS bursts: of a slow model, of as many as begin within _CAPACITY_S."""
     end_s, bursts = time.perf_counter() + _CAPACITY_S, list[float]()
     while len(bursts) < _BURSTS and (not bursts or time.perf_counter() < end_s):

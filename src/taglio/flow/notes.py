@@ -1,21 +1,16 @@
 """The notes of an optimisation: on its plan, and on the model, the data and the search. Decides nothing."""
 
-from collections import Counter
-
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
-from taglio.flow.deliver import needs_of_plan
-from taglio.lab.build import Built
 from taglio.lab.work import Work
 from taglio.model.quantized import already_quantized
 from taglio.notes import Kind, Note
-from taglio.plan.result import Limits, Plan
+from taglio.plan.result import Plan
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
 from taglio.runtimes.session import runtime_version
-from taglio.search.answers import of_answers, of_unseen, on_calibration
+from taglio.search.answers import of_answers, of_unseen
 from taglio.search.decide import Decision
-from taglio.search.joined_rows import row_errors
 from taglio.search.ledger import INT8_RUN
 from taglio.search.places import Places
 from taglio.search.screen import Screened
@@ -24,18 +19,17 @@ from taglio.search.screen import Screened
 _FEW = 10
 
 
-def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
+def of_plan(work: Work, decision: Decision) -> tuple[Note, ...]:
     """Notes on the plan that was decided on, as it was built."""
-    answered, int8 = decision.answers, decision.ledger.int8
+    answered, int8, limits = decision.answers, decision.ledger.int8, decision.plan.limits
     all_int8 = int8.answers if int8.name == INT8_RUN else None
     instructions = decision.profile.conditions.machine.instructions
     return (
         *of_answers(answered, all_int8, limits, work.data.held_out.labels),
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
-        *_of_inputs(work, decision, built, limits),
-        *_of_forms(decision.plan),
+        *_of_inputs(work, decision),
         *_of_rows(work, decision.plan),
-        *unsafe_processors(needs_of_plan(decision.plan), instructions),
+        *unsafe_processors(decision.plan.assignment().values(), instructions),
     )
 
 
@@ -75,26 +69,17 @@ def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
     return (Note(Kind.NOT_COMPARED, f"{line}; a higher effort compares them"),) if left else ()
 
 
-def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
-    """What the held-out inputs do not show, or the calibration inputs show otherwise."""
+def _of_inputs(work: Work, decision: Decision) -> tuple[Note, ...]:
+    """What the held-out inputs do not show."""
     int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
-    exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
-    again = on_calibration(work, built, limits) if error > 0.0 else None
-    return tuple(filter(None, (exact, again)))
-
-
-def _of_forms(plan: Plan) -> tuple[Note, ...]:
-    """How many blocks of a plan are in each form without calibration, if any is."""
-    used = Counter(form.name for form in plan.assignment().values() if form.uncalibrated)
-    counts = [f"{count} of the plan's blocks in {name}" for name, count in used.items()]
-    if not counts:
-        return ()
-    return (Note(Kind.FACT, f"{', '.join(counts)}: float in and out, no calibrated range"),)
+    exact = nothing_changed(decision.plan.limits.metric, error, int8_blocks, len(set(work.digests[1])))
+    return () if exact is None else (exact,)
 
 
 def _of_rows(work: Work, plan: Plan) -> tuple[Note, ...]:
-    """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and the batch stays dynamic."""
-    if not any(form.form == "dynamic" for form in plan.assignment().values()):
+    """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and batches may have any size."""
+    is_open = any(spec.shape and not isinstance(spec.shape[0], int) for spec in work.inputs)
+    if not is_open or not any(form.form == "dynamic" for form in plan.assignment().values()):
         return ()
-    errors = row_errors(work, work.builder(plan.scheme).build(plan.assignment()))
-    return () if errors is None else (errors.note(),)
+    text = "int8-dynamic has one scale for all rows of a batch: the error holds for batches like those of the data"
+    return (Note(Kind.SHARED_SCALE, text),)

@@ -1,28 +1,28 @@
 """The whole flow on one machine: profile, error, plan, build, time. Writes nothing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from typing import Any
 
 from taglio.arguments import positive
+from taglio.confirm.race import Patience
 from taglio.cores import limited_to
 from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
 from taglio.flow import notes
 from taglio.flow.clock import LEAST, Clock
-from taglio.flow.ending import by_race
+from taglio.flow.confirm import Ended, confirmed
 from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
 from taglio.flow.fixed_shapes import fixed_shapes_note
 from taglio.flow.opening import Model
 from taglio.flow.outcome_of import outcome_of
 from taglio.flow.profile import AUTO, profiles, read_scheme
-from taglio.flow.rate import rated
+from taglio.flow.rate import LATENCY, goal_of, rated
 from taglio.flow.result import Result, result_of
-from taglio.flow.running import LATENCY, running
 from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
+from taglio.flow.threads import with_threads
 from taglio.lab.build import assemble
 from taglio.lab.work import Work
 from taglio.notes import Kind, Note
@@ -91,76 +91,54 @@ def optimize(
     """
     clock = Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
-    way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
+    goal = goal_of(objective, max_latency_s, settings.get("threads"))
     with limited_to(cpus):
+        chooses_threads = goal is None and not isinstance(model, Work) and settings.get("threads") is None
         if isinstance(model, Work):
             if data is not None or settings:
                 raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
             work = model
         else:
             user, settings = steered(user, settings)
-            work = Model(model, data, **way.settings(settings))
+            # Forms for a rate are chosen for runs of one thread, which is usually best where several run at once.
+            threads = 1 if goal is not None and goal.threads is None else settings.get("threads")
+            work = Model(model, data, **{**settings, "threads": threads})
         search = _Search(wanted, clock, progress)
-        work, threads_note = way.fitted(work.telling(search.watched))
+        work = work.telling(search.watched)
+        work, threads_note = with_threads(work) if chooses_threads else (work, None)
         limits = limits_for(work, user, keep_float, force_int8)
-        assert limits.max_error is not None, "a limit was given"
         refuse_constant_outputs(work)
         clock.lap("load")
-        interrupted = False
         try:
-            result = search.run(work, limits, partial(error_model, reuse=reuse))
+            result = search.run(work, limits, reuse)
         except (TimeIsUp, KeyboardInterrupt) as stop:
-            interrupted = isinstance(stop, KeyboardInterrupt)
-            best = None if stop.args else search.stopped(limits)  # SIGTERM has arguments
-            if best is None:
-                raise
-            result = best
-        search.watched.end_s = inf
-        patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
-        if way.rate is not None:
-            ended = rated(result.work, result.decision, limits, way.rate, clock.rate_patience(patience))
+            result = search.stopped(limits, stop)
+        if goal is not None:
+            ended = rated(result.work, result.decision, goal, clock.rate_share(result.patience))
         else:
-            way = replace(way, threads=way.threads and not interrupted)
-            fitted, plan_threads_note = way.fitted(result.work, result.decision.plan)
-            threads_note = plan_threads_note or threads_note
-            ended = by_race(fitted, result.decision, limits, patience)
-        settled, screened, decision = ended.work, result.screened, ended.decision
+            settled = result.work
+            if chooses_threads and not result.interrupted:
+                settled, plan_threads_note = with_threads(settled, result.decision.plan)
+                threads_note = plan_threads_note or threads_note
+            ended = confirmed(settled, result.decision, result.patience)
         clock.lap("confirm")
-        built = assemble(settled, decision.plan)
-        clock.lap("build")
-        search_notes = (*result.doubts, *notes.of_search(screened, work, wants_scheme=wanted is not None))
-        plan_notes = (
-            *ended.notes,
-            *filter(None, [threads_note, fixed_shapes_note(work, ended.speedup), result.why_float]),
-            *notes.of_plan(settled, decision, built, limits),
-        )
-        outcome = replace(
-            outcome_of(ended, built, screened.places),
-            stage_seconds=dict(clock.laps),
-            notes=(*plan_notes, *search_notes),
-            search_notes=search_notes,
-            schemes=screened.schemes,
-            forms=screened.forms,
-            interrupted=interrupted,
-            reused_errors=reuse.evaluations if reuse is not None and result.error is reuse else 0,
-        )
-        settled.kept.forget("switchable")
-        settled.kept.forget("answers")
-        return result_of(settled, wanted, decision.tables(settled), decision.plan, built, outcome)
+        return search.delivered(work, result, ended, threads_note)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SearchResult:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
-    for the report what was tried. `error` is the study of errors, before plans corrected it. `why_float` says
-    why no plan was made."""
+    for the report what was tried. `patience` is that of the race, `reused` how many errors were not measured again.
+    `why_float` says why no plan was made."""
 
     work: Work
     screened: Screened
     decision: Decision
     doubts: tuple[Note, ...]
-    error: ErrorModel | None = None
+    patience: Patience
+    reused: int = 0
     why_float: Note | None = None
+    interrupted: bool = False
 
 
 class _Search:
@@ -173,7 +151,7 @@ class _Search:
         self._profile: Profile | None = None
         self.watched = Watched(progress, self._so_far)
 
-    def run(self, work: Work, limits: Limits, study: Callable[..., ErrorModel]) -> _SearchResult:
+    def run(self, work: Work, limits: Limits, reuse: ErrorModel | None) -> _SearchResult:
         """Screen places and forms, profile, study errors, plan. Where a bound shows that no plan can be faster than
         float, what would follow is not measured."""
         assert limits.max_error is not None, "a limit was given"
@@ -194,28 +172,61 @@ class _Search:
             self.watched.end_s = clock.search_ends_s()
             if why := _no_gain(settled, screened, measured, limits):
                 return self._float_stays(limits, why)
-        inner = left_for_int8(limits.max_error, bases.get(best, 0.0))
-        error = study(settled.in_place(studied(measured)), self._profile, near=inner, effort=clock.effort("error"))
+        inner, there = left_for_int8(limits.max_error, bases.get(best, 0.0)), settled.in_place(studied(measured))
+        error = error_model(there, self._profile, near=inner, effort=clock.effort("error"), reuse=reuse)
         clock.lap("error")
         settled = settled.at(clock.effort("plan"))
         decision = decide(settled, measured, error, limits, floats=screened.places.floats)
-        clock.lap("plan")
+        self._ended()
         # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
         doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
-        return _SearchResult(settled, screened, decision, doubts, error)
+        reused = error.evaluations if error is reuse else 0
+        return _SearchResult(settled, screened, decision, doubts, clock.patience(), reused)
 
-    def stopped(self, limits: Limits) -> _SearchResult | None:
-        """The best so far of a search that was stopped; None if nothing can be delivered: where blocks are forced into
-        int8, float cannot."""
+    def stopped(self, limits: Limits, stop: TimeIsUp | KeyboardInterrupt) -> _SearchResult:
+        """The best so far of a search that was stopped. Raises `stop` if nothing can be delivered, as where blocks are
+        forced into int8, and for SIGTERM, which has arguments."""
         self.watched.end_s = inf
-        if self._screened is None or self._profile is None:
-            return None
-        work, tried = self._screened.work.at(LEAST), self._screened.work.kept.all("tried")
-        if not tried:
-            return None if limits.int8_blocks else self._float_stays(limits, STOPPED)
-        decision = best_so_far(work, self._profile, tried, limits, self._screened.places.floats)
-        self._clock.lap("plan")
-        return _SearchResult(work, self._screened, decision, (), why_float=STOPPED)
+        if stop.args or self._screened is None or self._profile is None:
+            raise stop
+        tried = self._screened.work.kept.all("tried")
+        if not tried and limits.int8_blocks:
+            raise stop
+        is_interrupted = isinstance(stop, KeyboardInterrupt)
+        if tried:
+            work = self._screened.work.at(LEAST)
+            decision = best_so_far(work, self._profile, tried, limits, self._screened.places.floats)
+            self._ended()
+            result = _SearchResult(work, self._screened, decision, (), self._clock.patience(), why_float=STOPPED)
+        else:
+            result = self._float_stays(limits, STOPPED)
+        patience = self._clock.patience(_INTERRUPTED_S) if is_interrupted else result.patience
+        return replace(result, interrupted=is_interrupted, patience=patience)
+
+    def delivered(self, work: Work, result: _SearchResult, ended: Ended, threads_note: Note | None) -> Result:
+        """The result for the report and to be written, of a model that was opened as `work`."""
+        settled, screened, decision = ended.work, result.screened, ended.decision
+        built = assemble(settled, decision.plan)
+        self._clock.lap("build")
+        search_notes = (*result.doubts, *notes.of_search(screened, work, wants_scheme=self._wanted is not None))
+        plan_notes = (
+            *ended.notes,
+            *filter(None, [threads_note, fixed_shapes_note(work, ended.speedup), result.why_float]),
+            *notes.of_plan(settled, decision),
+        )
+        outcome = replace(
+            outcome_of(ended, built, screened.places),
+            stage_seconds=dict(self._clock.laps),
+            notes=(*plan_notes, *search_notes),
+            search_notes=search_notes,
+            schemes=screened.schemes,
+            forms=screened.forms,
+            interrupted=result.interrupted,
+            reused_errors=result.reused,
+        )
+        settled.kept.forget("switchable")
+        settled.kept.forget("answers")
+        return result_of(settled, self._wanted, decision.tables(settled), decision.plan, built, outcome)
 
     def _float_stays(self, limits: Limits, why: Note | None) -> _SearchResult:
         """The result without a plan."""
@@ -226,9 +237,14 @@ class _Search:
         errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
         int8_error = errors[0] if errors and errors[0] is not None else 0.0
         decision = float_stays(work, profile, int8_error, limits, screened.places.floats)
-        doubts = doubts_without_study(work, profile)
+        doubts = doubts_without_study(work)
+        self._ended()
+        return _SearchResult(work, screened, decision, doubts, self._clock.patience(), why_float=why)
+
+    def _ended(self) -> None:
+        """No time limit ends what follows the search."""
         self._clock.lap("plan")
-        return _SearchResult(work, screened, decision, doubts, why_float=why)
+        self.watched.end_s = inf
 
     def _so_far(self) -> str:
         """What would be delivered now, to stand behind the name of a stage; "" if nothing would."""

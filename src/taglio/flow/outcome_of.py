@@ -1,18 +1,15 @@
 """The outcome of what was decided and confirmed: its figures and its points. Measures nothing."""
 
-from dataclasses import replace
 from math import isfinite, isinf
 
 from taglio import weights
-from taglio.flow.ending import Ended
+from taglio.flow.confirm import Ended
 from taglio.flow.outcome import Figures, Outcome
 from taglio.lab.build import Built
-from taglio.lab.work import Work
 from taglio.memory import peak_bytes
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import BFLOAT16
-from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import unseen_of
 from taglio.search.decide import Decision
 from taglio.search.front import Point
@@ -28,6 +25,7 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
     work, decision = ended.work, ended.decision
     plan, answered, int8 = decision.plan, decision.answers, decision.ledger.int8
     assert plan.limits.max_error is not None, "a plan of an outcome keeps a limit"
+    size_bytes, source = weights.size_bytes((work.replaced or work.model).proto), decision.source
     int8_size, drift = weights.size_bytes(work.builder(plan.scheme).build(int8.assignment)), _drift(decision)
     return Outcome(
         model=work.model.name,
@@ -42,7 +40,7 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         candidates=len(work.graph.candidates()),
         calibration_samples=len(work.data.calibration.samples),
         held_out_samples=len(work.data.all_held_out.samples),
-        float32=_float(work, decision, drift),
+        float32=_figures(FLOAT_RUN, source or decision.ledger.float32, size_bytes, drift if source is None else 1.0),
         int8=_figures(INT8_RUN, int8, int8_size, drift),
         plan=_figures("plan", decision.winner, built.size_bytes, drift),
         points=points(decision.ledger, places, drift),
@@ -106,16 +104,6 @@ def _point(entry: Entry, predicted_s: float | None) -> Point:
         holds=entry.holds,
         reason=entry.refused or ("an output would lose its information" if finite is None else ""),
     )
-
-
-def _float(work: Work, decision: Decision, drift: float) -> Figures:
-    """The float model that results are compared with: the source, if another model is planned instead."""
-    size_bytes, source = weights.size_bytes((work.replaced or work.model).proto), decision.source
-    if source is None:
-        return _figures(FLOAT_RUN, decision.ledger.float32, size_bytes, drift)
-    wall, answered = source.wall, source.answers
-    figures = Figures(FLOAT_RUN, wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
-    return replace(figures, others=answered.others, runtime=NAME)
 
 
 def _figures(label: str, entry: Entry, size_bytes: int, drift: float) -> Figures:

@@ -92,29 +92,23 @@ def files_promise(delivered: int, changed: Sequence[str]) -> Promise:
     return Promise("files", plural(delivered, "file"), now, Verdict.BROKEN if changed else Verdict.HOLDS, detail)
 
 
-def speed_promise(then: Speedup, now: Speedup, *, same_processor: bool, base: str = "") -> Promise:
-    """Whether the speed-up reaches the lower end of what was promised; on another processor it is only reported.
-    `base` says if the source model is not the one of then."""
-    promise = Promise("speed-up", str(then), str(now), Verdict.HOLDS, base)
-    return _reached(promise, now.high >= then.low, same_processor=same_processor)
-
-
-def capacity_promise(then: Figure, now: Figure, *, same_processor: bool, base: str = "") -> Promise:
-    """Whether the capacity, as a multiple of that of the source model with one caller, reaches the lower end of what
-    was promised; otherwise as `speed_promise`."""
-    promise = Promise("capacity", multiple(then), multiple(now), Verdict.HOLDS, base)
-    return _reached(promise, now.high >= then.low, same_processor=same_processor)
-
-
-def _reached(promise: Promise, reached: bool, *, same_processor: bool) -> Promise:
+def speed_promise(then: Speedup | Figure, now: Speedup | Figure, *, same_processor: bool, base: str = "") -> Promise:
+    """Whether a speed-up, or a capacity as a multiple of the source's with one caller, reaches the lower end of what
+    was promised; on another processor it is only reported. `base` says if the source model is not the one of then."""
+    promise = Promise(speed_name(then), speed_text(then), speed_text(now), Verdict.HOLDS, base)
     if not same_processor:
         detail = "another processor: run taglio optimize on it for the fastest plan there"
         return replace(promise, verdict=Verdict.REPORTED, detail=detail)
-    if reached:
+    if now.high >= then.low:
         return promise
     return replace(promise, verdict=Verdict.BROKEN, detail="run taglio optimize again with these versions")
 
 
-def multiple(figure: Figure) -> str:
-    """A multiple of the source model's capacity, with its interval."""
-    return f"{figure.value:.2f} × ({figure.low:.2f} to {figure.high:.2f}) that of the source with one caller"
+def speed_name(speed: Speedup | Figure) -> str:
+    """The name of a promise of speed."""
+    return "speed-up" if isinstance(speed, Speedup) else "capacity"
+
+
+def speed_text(speed: Speedup | Figure) -> str:
+    """A speed-up, or a multiple of the source model's capacity, with its interval."""
+    return str(speed) if isinstance(speed, Speedup) else f"{speed.as_ratio()} that of the source with one caller"

@@ -16,7 +16,7 @@ from taglio.flow import workspace
 from taglio.flow.deliver import Delivered, Delivery, deliver
 from taglio.flow.export import export as export_workspace
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Found
+from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Calibrated
 from taglio.lab.build import Built, Deployed, read
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
@@ -49,7 +49,7 @@ class Result:
     plan: Plan
     built: Built
     table: Outcome | None
-    found: Found
+    calibrated: Calibrated
 
     def __repr__(self) -> str:
         """The table: all fields together are megabytes."""
@@ -104,7 +104,7 @@ def result_of(
     profile = tables.profile
     place = profile.conditions.runtime  # later stages measure in this place
     setup, network = replace(work.setup, scheme=scheme, runtime=place), work.model.proto
-    return Result(setup, network, tables.graph, profile, tables.error, plan, built, table, workspace.found(work))
+    return Result(setup, network, tables.graph, profile, tables.error, plan, built, table, workspace.calibrated(work))
 
 
 def load(folder: str | os.PathLike[str]) -> Result:
@@ -126,14 +126,14 @@ def load(folder: str | os.PathLike[str]) -> Result:
         setup = artifact.load(path / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
         built = replace(read(path / COMPONENTS, sha256), samples=read_samples(path / DEPLOY))
         workspace.built_from(path, built, plan)
-        network, known = weights.load(path / workspace.FLOAT_MODEL), workspace.read_found(path, sha256)
+        network, known = weights.load(path / workspace.FLOAT_MODEL), workspace.read_calibrated(path, sha256)
         return Result(setup, network, graph, profile, error, plan, built, table, known)
 
 
 def write(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[Manifest, Delivered]:
     """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
-    workspace.begin(folder, sha256, result.setup, result.float32, result.graph, result.found)
+    workspace.begin(folder, sha256, result.setup, result.float32, result.graph, result.calibrated)
     drop(folder, f"{ERROR}.json")  # of an earlier run, perhaps on another model
     for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):
         if value is not None:

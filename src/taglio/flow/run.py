@@ -1,9 +1,8 @@
 """The run stage: built components timed beside the float model, predicted beside measured. Writes nothing."""
 
-from collections.abc import Collection
 from dataclasses import replace
 
-from taglio.error.doubts import saturating_sums
+from taglio.deploy.processor_needs import lacks
 from taglio.errors import BadOption, plural
 from taglio.lab.build import Built
 from taglio.lab.work import Work, require_own
@@ -13,7 +12,7 @@ from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
 from taglio.run.in_process import Expected, RunReport, StepsReport, time_plan, time_steps
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.processor import instructions, sums_saturate
+from taglio.runtimes.processor import instructions
 
 # Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
@@ -55,7 +54,8 @@ def run_model(
             expected=Expected(_expected_s(work, profile, plan), profiled),
             progress=progress,
         )
-    note = "; ".join(filter(None, [moved(profile, plan, instructions()), _other_way(work, options)]))
+    lacking = lacks(plan.assignment().values(), profile.conditions.machine.instructions, instructions())
+    note = "; ".join(filter(None, [*lacking, _other_way(work, options)]))
     return replace(result, here=bool(plan.usage), profiled_in=predicted_in, note=note)
 
 
@@ -75,16 +75,6 @@ def run_steps(
     with work.stored() as model:
         executor = built.open(options, runtime)
         return time_steps(executor, model, feeds, steps, predicted_s=expected, progress=work.progress)
-
-
-def moved(profile: Profile, plan: Plan, here: Collection[str]) -> str:
-    """A line if int8 sums of the plan saturate on a processor with the instruction sets `here`, but did not on that of
-    the profile, or ""."""
-    machine = profile.conditions.machine
-    if not plan.assignment() or not machine.instructions or machine.lacks_vnni:
-        return ""
-    line = saturating_sums(plan.scheme, sums_saturate(here))
-    return f"{line}; the model was profiled on {machine.processor}, which has VNNI" if line else ""
 
 
 def _as_profiled(work: Work, profile: Profile) -> SessionOptions:

@@ -59,7 +59,7 @@ def profile(
         result = profile_model(work, **asked)
         sha256, graph = work.model.sha256, work.settled(result.scheme).graph
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
-        workspace.begin(draft, sha256, setup, work.model.proto, graph, workspace.found(work))
+        workspace.begin(draft, sha256, setup, work.model.proto, graph, workspace.calibrated(work))
         artifact.save(draft / f"{PROFILE}.json", PROFILE, sha256, result)
     return graph, result
 
@@ -82,7 +82,6 @@ def error(
         there = work.in_place(NAME)  # with all pairs: plans may be for several devices
         result = error_model(there, measured, effort=effort, progress=progress)
         drop(draft, *MADE_FROM[ERROR])
-        workspace.keep_found(draft, sha256, workspace.found(work))
         artifact.save(draft / f"{ERROR}.json", ERROR, sha256, result)
     return result
 

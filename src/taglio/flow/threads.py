@@ -5,13 +5,12 @@ from dataclasses import replace
 
 from taglio.confirm.race import Patience, compared
 from taglio.cores import available_cores
-from taglio.deploy.write import write_in_way, write_source
+from taglio.deploy.write import write_in_way
 from taglio.errors import BadOption, MeasurementFailed, plural
-from taglio.flow.confirm import raced_inputs, write_plan
+from taglio.flow.confirm import Deliveries
 from taglio.lab.work import Work
 from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
-from taglio.scratch import scratch
 
 # More threads must be faster by this factor than fewer: a processor has other work to do.
 _WORTH = 1.02
@@ -51,19 +50,13 @@ def with_threads(work: Work, plan: Plan | None = None) -> tuple[Work, Note | Non
 def _speeds(work: Work, plan: Plan | None, numbers: Sequence[int]) -> dict[int, float]:
     """By number of threads, the speed of the source model or a plan as a multiple of that with the first number, over a
     few openings. Raises MeasurementFailed for what cannot be run, and BadOption for what cannot be delivered."""
-    inputs = [spec.name for spec in work.inputs]
-    with scratch() as root, scratch() as delivered, scratch() as components:
-        folders = [root / str(number) for number in numbers]
-        if plan is not None:
-            write_plan(work, plan, delivered, components)
-            options = work.setup.options(plan.runtime)
-        for number, folder in zip(numbers, folders, strict=True):
-            if plan is None:
-                folder.mkdir()
-                write_source(folder, work.source, inputs, work.outputs, number)
-            else:
-                write_in_way(folder, delivered, replace(options, threads=number).way)
+    with Deliveries(work) as there:
+        if plan is None:
+            folders = [there.source(number) for number in numbers]
+        else:
+            options, folders = work.setup.options(plan.runtime), [there.root / str(number) for number in numbers]
+            for number, folder in zip(numbers, folders, strict=True):
+                write_in_way(folder, there.folder(plan), replace(options, threads=number).way)
         first, *others = folders
-        with work.lab.openings(raced_inputs(work)) as race:
-            ratios = [1.0, *(speedup.ratio for speedup in compared(race, first, others, _PATIENCE))]
+        ratios = [1.0, *(speedup.ratio for speedup in compared(there.bench, first, others, _PATIENCE))]
     return dict(zip(numbers, ratios, strict=True))

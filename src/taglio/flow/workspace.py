@@ -1,6 +1,6 @@
 """The workspace directory shared by one model's stages: file names, and reading and writing their values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +19,11 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.ranges import Ranges
-from taglio.quantize.scheme import Scheme
+from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import version
 from taglio.transaction import drop
 
-SETUP, GRAPH, RANGES, FLOATS, PROFILE = "setup", "graph", "ranges", "floats", "profile"
+SETUP, GRAPH, CALIBRATED, PROFILE = "setup", "graph", "calibrated", "profile"
 ERROR, PLAN, RUN, DELIVERED = "error", "plan", "run", "delivered"
 COMPONENTS, DEPLOY = "components", "deploy"
 FLOAT_MODEL = "float32.onnx"
@@ -46,61 +46,36 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Floats:
-    """The blocks that cannot be int8 in ONNX Runtime `version`, and the reasons."""
+class Calibrated:
+    """What later stages reuse of int8, for calibration data `data_sha256`: the ranges (None: not calibrated), and by
+    scheme the blocks that cannot be int8 in ONNX Runtime `version`, with the reasons."""
 
     data_sha256: str
     version: str
-    reasons: dict[str, str]
-    scheme: Scheme
+    ranges: Ranges | None = None
+    floats: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Results about a model that later stages reuse: the calibrated ranges (None: not calibrated), and by scheme the
-    blocks that cannot be int8, with the reasons; for calibration data `data_sha256`."""
-
-    data_sha256: str
-    ranges: Ranges | None
-    floats: dict[Scheme, dict[str, str]]
+def calibrated(work: Work) -> Calibrated:
+    """What is known of int8 so far."""
+    floats = {str(scheme): reasons for scheme, reasons in work.kept.all("floats").items()}
+    return Calibrated(work.data.calibration.sha256, version(), work.kept.all("ranges").get(""), floats)
 
 
-def found(work: Work) -> Found:
-    """The results about a model so far."""
-    return Found(work.data.calibration.sha256, work.kept.all("ranges").get(""), work.kept.all("floats"))
-
-
-def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph, known: Found) -> None:
-    """Store an opened model and what is `known` about it, and remove what was made from another profile; `graph` is the
+def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph, known: Calibrated) -> None:
+    """Store an opened model and what is `known` of int8, and remove what was made from another profile; `graph` is the
     one that is profiled: flows depend on what failed in int8."""
     drop(folder, *MADE_FROM[PROFILE])
     artifact.write_model(folder / FLOAT_MODEL, float32)
     artifact.save(folder / f"{GRAPH}.json", GRAPH, sha256, graph)
     artifact.save(folder / f"{SETUP}.json", SETUP, sha256, setup)
-    keep_found(folder, sha256, known)
+    artifact.save(folder / f"{CALIBRATED}.json", CALIBRATED, sha256, known)
 
 
-def keep_found(folder: Path, sha256: str, known: Found) -> None:
-    """Store results about the model."""
-    if known.ranges is not None:
-        artifact.save(folder / f"{RANGES}.json", RANGES, sha256, known.ranges)
-    for scheme, reasons in known.floats.items():
-        floats = Floats(known.data_sha256, version(), reasons, scheme)
-        artifact.save(folder / f"{FLOATS}-{scheme}.json", FLOATS, sha256, floats)
-
-
-def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
-    """The results stored by `keep_found`, if they are for this calibration data ("": any) and this ONNX Runtime."""
-    floats: dict[Scheme, dict[str, str]] = {}
-    ranges = _known(folder / f"{RANGES}.json", RANGES, Ranges, sha256)
-    if ranges is not None:
-        data_sha256 = data_sha256 or ranges.data_sha256
-        ranges = ranges if ranges.data_sha256 == data_sha256 else None
-    for path in sorted(folder.glob(f"{FLOATS}-*.json")):
-        each = _known(path, FLOATS, Floats, sha256)
-        if each is not None and (each.data_sha256, each.version) == (data_sha256, version()):
-            floats[each.scheme] = each.reasons
-    return Found(data_sha256, ranges, floats)
+def read_calibrated(folder: Path, sha256: str) -> Calibrated:
+    """What an earlier stage knew of int8; nothing where that cannot be read."""
+    known = _known(folder / f"{CALIBRATED}.json", CALIBRATED, Calibrated, sha256)
+    return known or Calibrated("", version())
 
 
 def _known(path: Path, kind: str, expected: type[T], sha256: str | None) -> T | None:
@@ -125,11 +100,13 @@ def reopen(folder: Path) -> Work:
                 raise BadArtifact(f"{path}: {problem}: put it back, or run taglio profile again") from None
         raise
     artifact.load(path, SETUP, Setup, model_sha256=work.model.sha256)
-    known = read_found(folder, work.model.sha256, work.data.calibration.sha256)
-    if known.ranges is not None:
-        work.kept.put(("ranges", ""), known.ranges)
-    for scheme, reasons in known.floats.items():
-        work.kept.put(("floats", scheme), reasons)
+    known = read_calibrated(folder, work.model.sha256)
+    if known.data_sha256 == work.data.calibration.sha256:
+        if known.ranges is not None:
+            work.kept.put(("ranges", ""), known.ranges)
+        floats = known.floats if known.version == version() else {}
+        for scheme, reasons in floats.items():
+            work.kept.put(("floats", parse_scheme(scheme)), reasons)
     return work
 
 

@@ -40,23 +40,27 @@ _SMALL = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, the runtime of each device, the model's states, its inputs that were constant in all
-    data, and `samples`, the held-out inputs on which it is proven. `whole` is the quantised model, None if one
-    component is the whole model; `proof` shows that together they equal it, None if it was
-    not requested."""
+    """Components in running order with their `manifest`, which has no pieces before they are written, the runtime of
+    each device, and `samples`, the held-out inputs on which it is proven. `whole` is the quantised model, None if one
+    component is the whole model; `proof` shows that together they equal it, None if it was not requested."""
 
-    model_sha256: str
-    plan_sha256: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    manifest: Manifest
     parts: tuple[Component, ...]
     whole: onnx.ModelProto | None = None
     proof: Proof | None = None
     store: weights.WeightFiles | None = None
     runtimes: Mapping[str, str] = field(default_factory=dict)
-    states: tuple[files.State, ...] = ()
-    constants: tuple[files.Constant, ...] = ()
     samples: tuple[Sample, ...] = ()
+
+    @property
+    def model_sha256(self) -> str:
+        """The hash of the model that it was built from."""
+        return self.manifest.model_sha256
+
+    @property
+    def plan_sha256(self) -> str:
+        """The fingerprint of the plan that it was built from."""
+        return self.manifest.plan_sha256
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -73,28 +77,19 @@ class Built:
         (folder / WHOLE).unlink(missing_ok=True)
         if self.whole is not None:
             artifact.write_model(folder / WHOLE, self.whole)
-        return files.write(
-            folder,
-            self.model_sha256,
-            self.inputs,
-            self.outputs,
-            self.parts,
-            self.plan_sha256,
-            runtimes=self.runtimes,
-            states=self.states,
-            constants=self.constants,
-        )
+        return files.write(folder, self.manifest, self.parts, self.runtimes)
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
         """Open sessions for the components, to run one after another in this process; `runtime` None: their own."""
         with scratch() as folder:
             return Executor(folder, self.write(folder), options, runtime)
 
-    def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = True) -> "Deployed":
-        """The components ready to answer as they would be deployed; `runtime` None: their own."""
+    def session(self, threads: int | None = None, *, spinning: bool = True) -> "Deployed":
+        """The components ready to answer as they would be deployed."""
         options = SessionOptions(threads or available_cores(), spinning=spinning)
         inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}
-        return Deployed(self.open(options, runtime), tuple(inputs[name] for name in self.inputs), self.outputs)
+        names = self.manifest.inputs
+        return Deployed(self.open(options), tuple(inputs[name] for name in names), self.manifest.outputs)
 
 
 class Deployed:
@@ -181,20 +176,24 @@ def assemble(work: Work, plan: Plan) -> Built:
             parts[number] = replace(part, proto=deepcopy(part.proto))
             keep_apart(parts[number].proto.graph, dynamic=work.builder(plan.scheme).dynamic)
     first = work.first_states
-    return Built(
+    manifest = Manifest(
         model_sha256=work.model.sha256,
-        plan_sha256=plan.fingerprint(),
         inputs=tuple(spec.name for spec in work.inputs),
         outputs=work.outputs,
-        parts=tuple(parts),
-        whole=model if len(parts) > 1 else None,
-        store=work.model.store,
-        runtimes={part.device: plan.runtime_on(part.device) for part in parts},
+        pieces=(),
+        plan_sha256=plan.fingerprint(),
         states=tuple(
             files.State(present, past, dtype_name(first[past].dtype), first[past].shape)
             for present, past in work.graph.states
         ),
         constants=_constants(work.data.held_out.samples[:_PROVEN]),
+    )
+    return Built(
+        manifest,
+        tuple(parts),
+        whole=model if len(parts) > 1 else None,
+        store=work.model.store,
+        runtimes={part.device: plan.runtime_on(part.device) for part in parts},
         samples=tuple(covering(work.data.held_out.samples)[: work.within(_PROVEN_S).runs(_PROVEN)]),
     )
 
@@ -232,13 +231,8 @@ def read(folder: Path, model_sha256: str) -> Built:
         for piece in manifest.pieces
     )
     return Built(
-        model_sha256=manifest.model_sha256,
-        plan_sha256=manifest.plan_sha256,
-        inputs=manifest.inputs,
-        outputs=manifest.outputs,
-        parts=parts,
+        replace(manifest, pieces=()),
+        parts,
         whole=weights.load(folder / WHOLE) if len(parts) > 1 and (folder / WHOLE).exists() else None,
         runtimes={piece.device: piece.runtime for piece in manifest.pieces},
-        states=manifest.states,
-        constants=manifest.constants,
     )

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from taglio.confirm.race import Race
+from taglio.confirm.bench import Bench
 from taglio.data.dataset import Sample
 from taglio.error.switchable import Switchable
 from taglio.profile.stopwatch import Stopwatch
@@ -28,7 +28,7 @@ class Lab:
     stopwatch: Callable[..., Stopwatch] = Stopwatch
     switchable: Callable[..., Switchable] = Switchable
     open: Callable[[Path, SessionOptions], Session] = _open
-    openings: Callable[[Sequence[Sample]], AbstractContextManager[Race]] = Race
+    openings: Callable[[Sequence[Sample]], AbstractContextManager[Bench]] = Bench
 
 
 THIS_MACHINE = Lab()

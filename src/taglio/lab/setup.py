@@ -1,6 +1,6 @@
 """The settings that must be the same from stage to stage. Opens nothing."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from taglio.artifact import require
 from taglio.error.loss import RELATIVE_L2
@@ -85,8 +85,12 @@ class Setup:
     @property
     def way(self) -> Way:
         """The way in which the result is delivered."""
-        alone = self.options().way
+        alone = self.options(NAME).way
         return replace(alone, at_once=self.at_once, joined=self.joined, shared=self.shared)
+
+    def in_way(self, way: Way) -> "Setup":
+        """The same for a result that is delivered in `way`."""
+        return replace(self, **asdict(way))
 
     def options(self, place: str = "") -> SessionOptions:
         """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import onnx
@@ -11,10 +11,10 @@ from taglio import weights
 from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
 from taglio.error.tally import Outputs, Reference
-from taglio.errors import BadData, TaglioError, one_line
+from taglio.errors import BadData, TaglioError
 from taglio.lab.work import Work
 from taglio.memory import make_room
-from taglio.profile.stopwatch import Timed
+from taglio.profile.stopwatch import Timings
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, why_failed
 from taglio.scratch import scratch
@@ -25,15 +25,6 @@ ErrorOf = Callable[[Session], float]
 _NONE: Mapping[str, ErrorOf] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RaceResult:
-    """What was measured of one model: times, and its error if it was judged. Without times, `refused` says why."""
-
-    timed: Timed | None = None
-    error: float | None = None
-    refused: str = ""
-
-
 def race(
     work: Work,
     models: Mapping[str, Callable[[], onnx.ModelProto]],
@@ -42,7 +33,7 @@ def race(
     kernels: bool = True,
     places: Mapping[str, str] | None = None,
     losses: Mapping[str, ErrorOf] = _NONE,
-) -> dict[str, RaceResult]:
+) -> Timings:
     """Time `models` in interleaved rounds of about `seconds` in all, and their `kernels`.
 
     With `places` they are opened there from files, and no kernels are timed. `losses` measure errors, by name, as the
@@ -63,9 +54,7 @@ def race(
     first = next(iter(models))
     if first in timings.refused:
         raise BadData(f"{work.name}: {timings.refused[first]}")
-    results = {name: RaceResult(timed, timed.loss) for name, timed in timings.timed.items()}
-    results |= {name: RaceResult(refused=why) for name, why in timings.refused.items()}
-    return {name: results[name] for name in models}
+    return timings
 
 
 @contextmanager
@@ -91,8 +80,3 @@ def answer(work: Work, session: Session, sample: Sample) -> Outputs:
 def loss_beside(work: Work, reference: Reference, metric: Metric) -> ErrorOf:
     """What measures a model's loss of `metric` beside a reference."""
     return lambda session: reference.loss(metric, lambda sample: answer(work, session, sample))
-
-
-def reason(error: BaseException) -> str:
-    """Why something was left out, in one line."""
-    return one_line(error, 200)

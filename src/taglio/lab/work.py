@@ -224,11 +224,10 @@ class Work:
         samples = self.data.held_out.samples[:count]
         return Reference(samples, self.float_answers(len(samples)), self.parts)
 
-    def quick_reference(self, float_s: float, effort: float = 1.0) -> Reference:
-        """A few held-out inputs, fewer at a small `effort`, with the float model's answers, each of which takes
-        `float_s`."""
+    def quick_reference(self, effort: float = 1.0) -> Reference:
+        """A few held-out inputs, fewer at a small `effort`, with the float model's answers."""
         most = max(_LEAST_FEW, int(min(1.0, effort) * _MOST_FEW))
-        return self.reference(min(most, max(self.within(_TWO_S).runs(2), int(_FEW_S / float_s))))
+        return self.reference(min(most, max(self.within(_TWO_S).runs(2), int(_FEW_S / max(self.setup.run_s, 1e-5)))))
 
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""

@@ -28,6 +28,7 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit, form_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.session import runtime_version
 
 _FEWEST_MIXES = 3
@@ -161,7 +162,7 @@ def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditio
         runtime=options.runtime,
         runtime_version=runtime_version(options.runtime),
         threads=options.threads,
-        spinning=options.way.spinning,
+        spinning=options.spins and options.runtime == NAME,
         optimization=options.optimization.value,
         shapes=tuple(map(shapes_of, stopwatch.feeds)) if is_dynamic else (),
         others=max(timing.others for _, timing in runs.values()),

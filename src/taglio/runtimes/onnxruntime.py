@@ -83,8 +83,8 @@ class SessionOptions:
 
     @property
     def way(self) -> Way:
-        """One run at a time with these options; OpenVINO's threads do not spin."""
-        return Way(self.threads, spinning=self.spins and self.runtime == NAME)
+        """One run at a time with these options."""
+        return Way(self.threads, spinning=self.spins)
 
 
 def version() -> str:

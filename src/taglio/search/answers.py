@@ -1,7 +1,6 @@
 """Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -11,19 +10,15 @@ from taglio.data.dataset import Sample
 from taglio.error.compared import as_array
 from taglio.error.tally import Outputs, Tally, finite
 from taglio.errors import plural
-from taglio.lab.build import Built, quantized
+from taglio.lab.build import quantized
 from taglio.lab.side_by_side import ErrorOf, answer, opened
 from taglio.lab.work import Work
-from taglio.memory import make_room
 from taglio.notes import Kind, Note
 from taglio.plan.result import Limits, Plan
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Session
 from taglio.search.ledger import Answers
 from taglio.search.unseen import LIKELY, UPPER, Rejected, Unseen, selected_note, share_worse, unseen_note
-
-# Seconds for running the float model and the chosen one on the calibration inputs.
-_AGAIN_S = 10.0
 
 
 def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
@@ -48,7 +43,7 @@ def source_answers(work: Work, limits: Limits) -> Answers:
 
 def _answers_in(work: Work, proto: onnx.ModelProto, options: SessionOptions, limits: Limits) -> Answers:
     with opened(work, proto, options) as session:
-        return _References(work, limits).answers(partial(_outputs, work, session))
+        return _References(work, limits).answers(lambda sample, _: answer(work, session, sample))
 
 
 def answers_by(work: Work, run: Callable[[Sample], Outputs], limits: Limits) -> Answers:
@@ -94,28 +89,6 @@ def judged_on(work: Work, limits: Limits, count: int) -> ErrorOf:
     return error_of
 
 
-def on_calibration(work: Work, built: Built, limits: Limits) -> Note | None:
-    """A note if a built model breaks the limit on the calibration inputs: a decoder that decides otherwise once changes
-    all that follows, on some inputs. They are not run for a task, or where that takes longer than _AGAIN_S."""
-    metric, most = limits.metric, limits.max_error
-    count = work.within(_AGAIN_S / 2.0).runs(len(work.data.calibration.samples), 0)
-    if not count or most is None or not metric.smooth:
-        return None
-    tally, wanted = Tally(work.parts, metric), work.float_answers(count, work.data.calibration)
-    make_room(work.memory_bytes)
-    deployed = built.session(work.setup.threads)
-    for sample, reference in zip(work.data.calibration.samples, wanted, strict=False):
-        outputs = deployed.run(sample)
-        tally.add(reference, [outputs[name] for name in work.model.outputs])
-    if (loss := tally.value()) <= most:
-        return None
-    return Note(
-        Kind.CALIBRATION_ERROR,
-        f"on {plural(count, 'calibration input')} {metric.title} is {metric.text(loss, 2)}, beyond the limit that the "
-        "held-out inputs keep: some inputs change far more than others; give more data or a smaller limit",
-    )
-
-
 def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: Limits) -> Answers:
     parts, score = tally.parts(), tally.score()
     limit = inf if limits.max_error is None else limits.max_error
@@ -145,10 +118,6 @@ def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: L
         ragged=dict(tally.ragged),
         others=tally.others(),
     )
-
-
-def _outputs(work: Work, session: Session, sample: Sample, _: Outputs) -> Outputs:
-    return answer(work, session, sample)
 
 
 class _Hits:

@@ -1,10 +1,10 @@
 """Devices of a cluster set by name patterns."""
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
-from taglio.errors import BadOption, plural
+from taglio.errors import BadOption
 from taglio.model.graph import Graph
+from taglio.model.select import match
 
 
 def pinned_devices(graph: Graph, pins: Sequence[str], keep_off: Sequence[str] = ()) -> dict[str, str]:
@@ -23,15 +23,12 @@ def pinned_devices(graph: Graph, pins: Sequence[str], keep_off: Sequence[str] = 
     return pinned
 
 
-def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str, list[str]]]:
+def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     """The blocks that match each DEVICE=PATTERN, with the device. Raises BadOption for a pattern without a match."""
     devices = []
     for text in texts:
         device, _, pattern = text.partition("=")
         if not device or not pattern:
             raise BadOption(f'`{argument}` "{text}": write DEVICE=PATTERN')
-        hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
-        if not hits:
-            raise BadOption(f'`{argument}` "{text}": the pattern matches none of {plural(len(graph.blocks), "block")}')
-        devices.append((device, hits))
+        devices.append((device, match(graph, [pattern], lambda _: "")))
     return devices

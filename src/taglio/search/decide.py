@@ -12,12 +12,11 @@ from taglio.plan.tables import Tables
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import answers, source_answers
 from taglio.search.explore import FEWEST, PlaceSearch, meters
-from taglio.search.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
+from taglio.search.finalists import Verdict, as_predicted, as_profiled, float_in, judge, on_one_scale
 from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, FloatModels, Ledger
 from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.search.places import studied
@@ -42,7 +41,7 @@ class Decision:
     inputs: int
     rejected: tuple[Rejected, ...] = ()
     candidates: int = 0
-    source: "Source | None" = None
+    source: Entry | None = None
 
     @property
     def answers(self) -> Answers:
@@ -58,9 +57,9 @@ class Decision:
         """The same with another entry as the winner."""
         return replace(self, winner=entry, plan=_chosen(work, entry, self.ledger))
 
-    def accepting(self, work: Work, entry: Entry, limits: Limits) -> "Decision | None":
+    def accepting(self, work: Work, entry: Entry) -> "Decision | None":
         """The same with another entry as the winner, if it runs on all held-out inputs and is accepted there."""
-        answer, candidates = entry.answers, self.candidates
+        answer, candidates, limits = entry.answers, self.candidates, self.plan.limits
         if answer is None:
             try:
                 answer = answers(work, entry.plan, limits)
@@ -75,14 +74,6 @@ class Decision:
     def doubt(self) -> str | None:
         """A warning if the machine was busy while the profile or the finalists were timed."""
         return doubt(max(self.ledger.others, self.profile.conditions.others))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """The source model as ONNX Runtime computes it by default: its time beside the finalists, and its answers."""
-
-    wall: WallTime
-    answers: Answers
 
 
 def plan_model(
@@ -232,7 +223,7 @@ def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel
     )
 
 
-def _source(work: Work, ledger: Ledger) -> Source | None:
+def _source(work: Work, ledger: Ledger) -> Entry | None:
     """A source that is not planned itself, in ONNX Runtime: timed beside the float model that is."""
     source, limits = work.replaced, ledger.float32.plan.limits
     if source is None:
@@ -243,11 +234,10 @@ def _source(work: Work, ledger: Ledger) -> Source | None:
         work.budget.refine_s,
         places={"source": NAME, FLOAT_RUN: work.setup.options().runtime},
     )
-    source_time, own = raced["source"].timed, raced[FLOAT_RUN].timed
-    if source_time is None or own is None:
-        raise MeasurementFailed(raced[FLOAT_RUN].refused)
-    wall = source_time.wall.times(ledger.float32.measured_s / own.wall.median_s)
-    return Source(wall, source_answers(work, limits))
+    times = raced.all()
+    wall = times["source"].wall.times(ledger.float32.measured_s / times[FLOAT_RUN].wall.median_s)
+    answered = source_answers(work, limits)
+    return replace(float_in(NAME, ledger.float32, answered.error, wall), answers=answered)
 
 
 def _chosen(work: Work, winner: Entry, ledger: Ledger) -> Plan:

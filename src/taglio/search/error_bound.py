@@ -21,7 +21,6 @@ class Room:
     """What forms could save in one place: by block the seconds of each form, and by all else `other_s`. To be faster
     than the fastest float model by the least gain, a plan there must save `needed_s`."""
 
-    place: str
     saved_s: Mapping[str, Mapping[str, float]]
     other_s: float
     needed_s: float

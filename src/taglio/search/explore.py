@@ -184,21 +184,20 @@ class PlaceSearch:
             kernels=kernels and is_affordable,
             losses=dict.fromkeys(judged, judged_on(work, self._place.limits, count)),
         )
-        float_run = raced[FLOAT_RUN].timed
-        assert float_run is not None, "the first model of a race is never refused"
+        float_run = raced.timed[FLOAT_RUN]  # the first model of a race is never refused
         before = [entry.measured_s for entry in self._raced if entry.name == FLOAT_RUN]
         scale = before[0] / float_run.wall.median_s if before else 1.0
         runs = dict[str, tuple[Assignment, Timed]]()
         for entry in chosen:
             name = _as_run(entry.name)
-            timed, refused = raced[name].timed, raced[name].refused
-            if refused and entry.name == INT8_RUN:
-                raise BadModel(refused)
-            if timed is None:
+            if refused := raced.refused.get(name):
+                if entry.name == INT8_RUN:
+                    raise BadModel(refused)
                 self._entries[entry.forms] = replace(entry, holds=False, refused=refused)
                 continue
+            timed = raced.timed[name]
             runs[name] = entry.assignment, timed
-            built = error if 0.0 < (error := raced[name].error or 0.0) < inf else None
+            built = timed.loss if 0.0 < (timed.loss or 0.0) < inf else None
             self._entries[entry.forms] = replace(entry, wall=timed.wall.times(scale), built=built)
         self._judge(self._raced)
         self._others = max([self._others, float_run.others, *(timed.others for _, timed in runs.values())])

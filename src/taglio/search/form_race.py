@@ -6,7 +6,7 @@ Measures; which places, scheme and forms are planned with is chosen in screen.py
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 
 import onnx
@@ -14,8 +14,8 @@ import onnx
 from taglio.error.loss import Metric
 from taglio.error.runtime_part import left_for_int8
 from taglio.error.tally import Reference
-from taglio.errors import TaglioError
-from taglio.lab.side_by_side import RaceResult, loss_beside, race, reason
+from taglio.errors import TaglioError, one_line
+from taglio.lab.side_by_side import loss_beside, race
 from taglio.lab.work import Work
 from taglio.profile.attribution import Attribution, Attributor
 from taglio.profile.measure import FLOAT_RUN, of_pure_forms, pure_assignments
@@ -36,7 +36,6 @@ from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.processor import instructions
 from taglio.search.bound import least_share, saved_by_block
 from taglio.search.error_bound import Room
-from taglio.search.joined_rows import row_errors
 from taglio.search.ledger import Measurement, Variant, expected_s
 
 INT8, FLOAT_AGAIN = "int8", "float32 again"
@@ -58,7 +57,6 @@ class PlaceRace:
     scheme."""
 
     place: str
-    base: float
     float_s: float
     score_s: float
     least_s: float
@@ -86,7 +84,7 @@ class PlaceRace:
         # bfloat16 changes answers so little that its limit is not looked for here.
         gains_s = (seconds - low.blocks_s.get(block, 0.0) for block, seconds in floats.blocks_s.items())
         other_s += scale * sum(gain_s for gain_s in gains_s if gain_s > 0.0)
-        return Room(self.place, saved_s, other_s, self.float_s - most_s)
+        return Room(saved_s, other_s, self.float_s - most_s)
 
     @property
     def int8(self) -> Measurement | None:
@@ -104,21 +102,18 @@ class FormRaces:
         try:
             self.work = work.settled(scheme) if work.graph.candidates() else work
         except TaglioError as error:
-            blocks = {block.name: reason(error) for block in work.graph.candidates()}
+            blocks = {block.name: one_line(error, 200) for block in work.graph.candidates()}
             self.work = work.but(graph=work.graph.without_int8(blocks))
         self.uncalibrated = uncalibrated_forms(is_narrow)
         if work.setup.portable or bfloat16_refusal():
             del self.uncalibrated["bf16"]
         if wanted is not None:
             self.uncalibrated = {name: UNCALIBRATED[name] for name in wanted.uncalibrated}
-        self._reference: Reference | None = None
 
-    def reference(self) -> Reference:
+    @cached_property
+    def _reference(self) -> Reference:
         """The inputs that errors are measured on."""
-        if self._reference is None:
-            run_s = max(self.work.setup.run_s, 1e-5)
-            self._reference = self.work.quick_reference(run_s, self.work.effort)
-        return self._reference
+        return self.work.quick_reference(self.work.effort)
 
     def race(self, float_there: Measurement) -> PlaceRace:
         """Float beside all blocks in each form, in the place of `float_there`."""
@@ -129,21 +124,20 @@ class FormRaces:
         others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
         models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
-        losses, start = dict.fromkeys(models, loss_beside(work, self.reference(), self.metric)), time.perf_counter()
+        losses, start = dict.fromkeys(models, loss_beside(work, self._reference, self.metric)), time.perf_counter()
         raced = race(work, models, work.budget.race_s, losses=losses)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
-        float_s = _seconds(raced[FLOAT_RUN])
+        float_s = raced.timed[FLOAT_RUN].wall.median_s  # the first model of a race is never refused
         left = left_for_int8(self.max_loss, base)
-        coupled = self._coupled(forms)
 
         def row(name: str, variant: Variant) -> Measurement:
-            result = raced[name]
-            if result.timed is None or result.error is None or name in coupled:
-                return Measurement(variant, refused=coupled.get(name, result.refused))
-            seconds = result.timed.wall.median_s
-            score_s = expected_s(float_s, seconds, result.error, left)
-            return Measurement(variant, seconds, float_s, result.error, score_s)
+            timed = raced.timed.get(name)
+            if timed is None or timed.loss is None:
+                return Measurement(variant, refused=raced.refused.get(name, ""))
+            seconds = timed.wall.median_s
+            score_s = expected_s(float_s, seconds, timed.loss, left)
+            return Measurement(variant, seconds, float_s, timed.loss, score_s)
 
         rows = [
             row(name, Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment)))
@@ -155,21 +149,21 @@ class FormRaces:
         }
         rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
         best_s = min([float_s, *self._scores(rows, float_s)])
-        profiles = self._profiles(raced)
+        attribute = Attributor(self.work.model, self.work.graph).attribute
+        profiles = {name: attribute(timed.optimized, timed.kernels) for name, timed in raced.timed.items()}
         ran = {form.variant.form: form.seconds for form in rows} | {
             str(each): row.seconds for each, row in schemes.items()
         }
         ran_s = {name: seconds for name, seconds in ran.items() if seconds is not None}
         timed = {
-            name: (assignment, result.timed)
+            name: (assignment, raced.timed[name])
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
-            if (result := raced[name]).timed is not None
+            if name in raced.timed
         }
         # Places are compared by the race of all, since the machine's speed changes from race to race.
         drift = 1.0 if float_there.seconds is None else float_there.seconds / float_s
         return PlaceRace(
             place=place,
-            base=base,
             float_s=drift * float_s,
             score_s=drift * best_s,
             least_s=drift * min([_least_s(float_s, profiles, ran_s), *ran_s.values()]),
@@ -215,21 +209,6 @@ class FormRaces:
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
         return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
-
-    def _profiles(self, raced: Mapping[str, RaceResult]) -> dict[str, Attribution]:
-        """The kernels of every model that ran, by block and tensor."""
-        attributor = Attributor(self.work.model, self.work.graph)
-        ran = {name: result.timed for name, result in raced.items() if result.timed is not None}
-        return {name: attributor.attribute(timed.optimized, timed.kernels) for name, timed in ran.items()}
-
-    def _coupled(self, forms: Mapping[str, Assignment]) -> dict[str, str]:
-        """Why a form is left out because rows of a batch change each other's answers. Only int8-dynamic has a scale
-        that rows share."""
-        dynamic = UNCALIBRATED["dyn"].name
-        if dynamic not in forms:
-            return {}
-        errors = row_errors(self.work, self.work.in_place(NAME).builder(self.scheme).build(forms[dynamic]))
-        return {dynamic: str(errors)} if errors is not None and errors.coupled else {}
 
     def _scores(self, rows: Sequence[Measurement], float_s: float) -> list[float]:
         """The latencies to expect of plans with each form. An LSTM has no int8 form, so the share of what int8-dynamic
@@ -287,8 +266,3 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
 
 def _is_int8(row: Measurement) -> bool:
     return row.variant.form == INT8
-
-
-def _seconds(raced: RaceResult) -> float:
-    assert raced.timed is not None, "the first model of a race is never refused"
-    return raced.timed.wall.median_s

@@ -20,7 +20,7 @@ from taglio.errors import Infeasible
 from taglio.lab.kept import Kept
 from taglio.lab.work import Work
 from taglio.model.graph import build
-from taglio.model.load import Model, load
+from taglio.model.load import load
 from taglio.model.observe import observe
 from taglio.model.quantized import quantized_operators
 from taglio.notes import Kind, Note
@@ -35,19 +35,15 @@ _WHAT = {
 _COMPARED = 4
 
 
-def network_of(work: Work, instead: str) -> Model:
-    """The source of `work`, simplified, or what is planned `instead`."""
-
-    def samples(_: object) -> Sequence[Sample]:
-        return covering(work.data.held_out.samples)[:_COMPARED]
-
-    requantize = work.setup.requantize or instead == REQUANTIZED
-    return load(work.source, work.setup.shapes, samples, requantize=requantize, exact_sums=instead == EXACT_SUMS)
-
-
 def with_instead(work: Work, instead: str) -> Work:
     """`work` with another model to plan, and the same answers as the reference."""
-    network, held_out = network_of(work, instead), work.data.held_out
+    held_out = work.data.held_out
+
+    def samples(_: object) -> Sequence[Sample]:
+        return covering(held_out.samples)[:_COMPARED]
+
+    requantize = work.setup.requantize or instead == REQUANTIZED
+    network = load(work.source, work.setup.shapes, samples, requantize=requantize, exact_sums=instead == EXACT_SUMS)
     graph = build(network, observe(network, work.typical[0], held_out.source), work.graph.states)
     setup = replace(work.setup, instead=instead)
     return work.but(setup=setup, model=network, graph=graph, kept=Kept(), replaced=work.model)

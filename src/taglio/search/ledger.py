@@ -11,7 +11,6 @@ from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import Assignment, Forms, key_of
 from taglio.search.unseen import accepted
 
-MIXED_FORMS = "mixed"
 # The names of all blocks in int8, and of the models that are raced in every place.
 INT8_RUN = "int8"
 PLAIN = (FLOAT_RUN, INT8_RUN)
@@ -26,8 +25,8 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What one session runs: `blocks` blocks in one `form` (`MIXED_FORMS`: in several), the others in float32, in a
-    `runtime`. `scheme` says how int8 is done."""
+    """What one session runs: `blocks` blocks in one `form`, the others in float32, in a `runtime`. `scheme` says how
+    int8 is done."""
 
     runtime: str
     form: str

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from taglio.error.loss import Metric
-from taglio.errors import TaglioError
-from taglio.lab.side_by_side import ErrorOf, RaceResult, loss_beside, opened, race, reason
+from taglio.errors import TaglioError, one_line
+from taglio.lab.side_by_side import ErrorOf, loss_beside, opened, race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.stopwatch import Timings
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
@@ -21,8 +22,6 @@ from taglio.search.ledger import FloatModels, Measurement, Variant
 # A place may still win if the latency to expect there is at most this many times the least. At 1.08, the place of the
 # best plan of ultraface on AVX2 was left out in one search of two: it lay between 1.02 and 1.14 (short races).
 REACH = 1.15
-# A run is taken to last this long at least.
-_SHORTEST_S = 1e-5
 # If float alone uses this share of a place's limit, too little is left for any int8 block.
 _LEFT = 0.999
 
@@ -62,12 +61,11 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
         losses=dict.fromkeys(here, _own_error(work, metric)),
     )
     measured = [
-        _judged(name, raced[name], work, metric, max_loss) if name in raced else _refused(name, refusals[name])
+        _judged(name, raced, work, metric, max_loss) if name in here else _refused(name, refusals[name])
         for name in everywhere
     ]
-    timed = {name: place.timed for name, place in raced.items() if place.timed is not None}
-    walls = {name: time.wall for name, time in timed.items()}
-    return Places(tuple(measured), walls, max(time.others for time in timed.values()))
+    walls = {name: timed.wall for name, timed in raced.timed.items()}
+    return Places(tuple(measured), walls, max(timed.others for timed in raced.timed.values()))
 
 
 def studied(planned: Collection[str]) -> str:
@@ -91,22 +89,21 @@ def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measuremen
         with opened(work, work.model.proto, work.setup.options(place)) as session:
             error = _own_error(work, metric)(session)
     except TaglioError as failure:
-        return replace(result, error=0.0, refused=reason(failure))
+        return replace(result, error=0.0, refused=one_line(failure, 200))
     error = error if metric.smooth else 0.0
     return replace(result, error=error, refused=_beyond(metric, error, max_loss) if error > _LEFT * max_loss else "")
 
 
 def _own_error(work: Work, metric: Metric) -> ErrorOf:
     """What measures the error of the float model in a place, on a few inputs."""
-    return loss_beside(work, work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
+    return loss_beside(work, work.quick_reference(), metric.basis)
 
 
-def _judged(name: str, raced: RaceResult, work: Work, metric: Metric, max_loss: float) -> Measurement:
-    exact = (name == NAME and work.agreement.agrees) or not metric.smooth
-    error = 0.0 if exact else raced.error or 0.0
-    if raced.timed is None:
-        return _refused(name, raced.refused)
-    seconds = raced.timed.wall.median_s
+def _judged(name: str, raced: Timings, work: Work, metric: Metric, max_loss: float) -> Measurement:
+    if name in raced.refused:
+        return _refused(name, raced.refused[name])
+    timed, exact = raced.timed[name], (name == NAME and work.agreement.agrees) or not metric.smooth
+    error, seconds = 0.0 if exact else timed.loss or 0.0, timed.wall.median_s
     beyond = _beyond(metric, error, max_loss) if error > _LEFT * max_loss else ""
     return Measurement(Variant(name, FLOAT_RUN), seconds, seconds, error, seconds, refused=beyond)
 

@@ -16,9 +16,7 @@ from taglio.model.graph import Graph
 from taglio.notes import Kind, Note
 from taglio.profile.effort import MIXES
 from taglio.profile.result import Profile
-from taglio.quantize.precision import (
-    Precision,
-)
+from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import Scheme, Uncalibrated
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.error_bound import why_errors_forbid
@@ -94,17 +92,16 @@ def screen(
         : work.within(_PLANNED_S).runs(_PLANNED)
     ]
     planned = tuple(result.place for result in near)
+    forms, kept = _kept(forms, planned, races.uncalibrated)
     screened = Screened(work, scheme, planned, best.place, places, forms, profile=profile, note=note)
-    kept = _kept(forms, planned, races.uncalibrated)[1]
-    whys = []
     if not is_forced:
         alone = replace(scheme, uncalibrated=kept)
         whys = [why_errors_forbid(work, alone, result.room(most_s), races.max_loss, races.metric) for result in near]
-    if whys and all(whys):
-        return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])
+        if all(whys):
+            return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])
     mixes = int(work.budget.opening_s / max(result.opening_s for result in near))
     screened = replace(screened, mixes=min(MIXES, mixes))
-    return screened if wanted is not None else _with_scheme(screened, best.schemes, races.uncalibrated)
+    return screened if wanted is not None else _with_scheme(screened, best.schemes, kept)
 
 
 def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Places, Note | None]:
@@ -123,18 +120,15 @@ def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work,
     return work, everywhere, note
 
 
-def _with_scheme(
-    screened: Screened, raced: Mapping[Scheme, Measurement], uncalibrated: Mapping[Uncalibrated, Precision]
-) -> Screened:
-    """`screened` with the best scheme of those that were `raced` in its best place, and with the forms to plan with."""
+def _with_scheme(screened: Screened, raced: Mapping[Scheme, Measurement], kept: tuple[Uncalibrated, ...]) -> Screened:
+    """`screened` with the best scheme of those that were `raced` in its best place, and the forms that are `kept`."""
     work, before = screened.work, screened.scheme
     scheme = _pick(raced) or before
     work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
     if scheme != before:
         work = work.settled(scheme)
     schemes = tuple(replace(row, kept=raced_scheme == scheme) for raced_scheme, row in raced.items())
-    forms, kept = _kept(screened.forms, screened.planned, uncalibrated)
-    return replace(screened, work=work, scheme=replace(scheme, uncalibrated=kept), forms=forms, schemes=schemes)
+    return replace(screened, work=work, scheme=replace(scheme, uncalibrated=kept), schemes=schemes)
 
 
 def refuse_unportable(work: Work, scheme: Scheme | None) -> None:

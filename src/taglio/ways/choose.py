@@ -1,48 +1,39 @@
 """Choose the fastest way among delivered models by measuring them under load. Confirms nothing."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+from taglio.confirm.bench import Bench, Burst
 from taglio.deploy.write import write_in_way
 from taglio.errors import MeasurementFailed
+from taglio.progress import Progress
 from taglio.runtimes.way import Way
-from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.climb import Choice, Sides, best_of, climb
 from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
 from taglio.ways.result import TriedWay
 
 
-@dataclass(frozen=True, slots=True)
-class Bursts:
-    """How long ways are measured: `seconds` in all, in `rounds` of bursts that last `burst_s` or `runs` runs, whichever
-    is longer, but at most `longest_s`."""
-
-    seconds: float = 20.0
-    rounds: int = 4
-    burst_s: float = 0.12
-    longest_s: float = 0.6
-    runs: int = 4
-
-    def burst_of(self, run_s: float) -> float:
-        """How long a burst of runs of `run_s` lasts."""
-        return min(self.longest_s, max(self.burst_s, self.runs * run_s))
+def burst_of(run_s: float) -> float:
+    """How long a burst of runs of `run_s` lasts: four of them, within bounds that tell ways apart."""
+    return min(0.6, max(0.12, 4 * run_s))
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A model that takes part in the search, in deploy/'s format in `folder`, by its plan's `name`: the `runtime` that
-    runs it, what may change in its way, and whether it is the float model."""
+    runs it, what may change in its way, whether it is the float model, and why requests are not joined, or ""."""
 
     name: str
     runtime: str
     folder: Path
     sides: Sides
     is_float: bool
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +47,18 @@ class Goal:
 
 @dataclass(slots=True)
 class Tries:
-    """The ways that were measured, in a process that holds them open, each in a folder below `root`. A run of the
-    source model takes about `run_s`. A way whose open model takes more than `memory_bytes` (None: no limit) has the
-    value 0. `progress` is called with the percentage of the time that has passed, and 100."""
+    """The ways that were measured, in a process that holds them open, each in a folder below `root`. The search takes
+    `seconds`, a burst `burst_s`. A way whose open model takes more than `memory_bytes` (None: no limit) has the value
+    0. `progress` is called with the percentage of the time that has passed."""
 
-    bench: LoadBench
+    bench: Bench
     models: Mapping[str, Contender]
     root: Path
     goal: Goal
-    effort: Bursts
-    run_s: float
+    seconds: float
+    burst_s: float
     memory_bytes: int | None = None
-    progress: Callable[[int, int], None] | None = None
+    progress: Progress | None = None
     folders: dict[Choice, Path] = field(default_factory=dict)
     memory: dict[Choice, int] = field(default_factory=dict)
     bursts: dict[Choice, list[Burst]] = field(default_factory=dict)
@@ -87,7 +78,7 @@ class Tries:
                 self._open(choice)
         able = [choice for choice in choices if choice not in self.refused]
         folders = [self.folder(choice) for choice in able]
-        bursts = self.bench.closed_loop(folders, self.effort.burst_of(self.run_s), self.effort.rounds)
+        bursts = self.bench.closed_loop(folders, self.burst_s, 4)
         self.bursts |= dict(zip(able, bursts, strict=True))
         return {choice: self.value(choice) if choice in self.bursts else 0.0 for choice in choices}
 
@@ -122,7 +113,12 @@ class Tries:
 
     def service(self, choice: Choice) -> ServiceTimes:
         """The runs of a choice, and of the same with fewer items joined where these were measured."""
-        return service_of({other: bursts for other, bursts in self.bursts.items() if _sized(other, choice)})
+        size = choice.way.joined
+        return ServiceTimes({
+            other.way.joined: [run for burst in bursts for run in burst.runs]
+            for other, bursts in self.bursts.items()
+            if other.way.joined <= size and Choice(other.model, replace(other.way, joined=size)) == choice
+        })  # fmt: skip
 
     def tried(self) -> list[TriedWay]:
         """The ways that were measured."""
@@ -138,36 +134,18 @@ class Tries:
         return TriedWay(choice.model, runtime, choice.way, capacity, rate, p95_s, self.memory[choice])
 
 
-def _sized(choice: Choice, larger: Choice) -> bool:
-    """Whether two choices differ in nothing but how many items they join, the first in no more than the second."""
-    size = larger.way.joined
-    return choice.way.joined <= size and Choice(choice.model, _joining(choice.way, size)) == larger
-
-
-def _joining(way: Way, items: int) -> Way:
-    return Way(way.threads, way.at_once, items, way.spinning, way.shared)
-
-
-def service_of(bursts: Mapping[Choice, Sequence[Burst]]) -> ServiceTimes:
-    """The runs of choices by how many items they join."""
-    return ServiceTimes({
-        choice.way.joined: [run for burst in own for run in burst.runs] for choice, own in bursts.items()
-    })  # fmt: skip
-
-
 def choose(tries: Tries) -> list[Choice]:
     """The choices that keep the limits, best first. First the ways of the float models are searched; then the plans are
     tried in the best of these ways, and the search goes on from there."""
-    end_s = time.perf_counter() + tries.effort.seconds
+    end_s = time.perf_counter() + tries.seconds
     sides = {name: model.sides for name, model in tries.models.items()}
-    first = tries.effort.seconds
 
     def measure(choices: Sequence[Choice]) -> dict[Choice, float]:
         left_s = end_s - time.perf_counter()
         if tries.bursts and left_s <= 0.0:
             return {}
         if tries.progress is not None:
-            tries.progress(int(100 * (1.0 - max(0.0, left_s) / first)), 100)
+            tries.progress("ways", int(100 * (1.0 - max(0.0, left_s) / tries.seconds)), 100)
         return tries.measure(choices)
 
     floats = [model for model in tries.models.values() if model.is_float]
@@ -175,9 +153,9 @@ def choose(tries: Tries) -> list[Choice]:
     value_of: dict[Choice, float] = {}
     if floats:
         # At most half of the time, so that enough is left for the models that may be faster.
-        end_s -= 0.5 * tries.effort.seconds if plans else 0.0
+        end_s -= 0.5 * tries.seconds if plans else 0.0
         value_of = climb([Choice(model.name, way) for model in floats for way in model.sides.starts()], measure, sides)
-        end_s += 0.5 * tries.effort.seconds if plans else 0.0
+        end_s += 0.5 * tries.seconds if plans else 0.0
     starts = [Choice(model.name, way) for model in plans for way in _ways_for(model, value_of, tries.models)]
     if plans:
         value_of = climb(starts, measure, sides, value_of)

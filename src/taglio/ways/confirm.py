@@ -10,10 +10,12 @@ from statistics import fmean, median, stdev
 
 import numpy as np
 
+from taglio.confirm.bench import Bench, Burst
+from taglio.confirm.race import USUAL
 from taglio.confirm.speedup import COVERAGE
+from taglio.progress import Progress
 from taglio.runtimes.way import Way
 from taglio.student import t_quantile
-from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.loaded import loaded
 from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate
 from taglio.ways.result import Figure, Load
@@ -38,36 +40,47 @@ class Sized:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """The bursts of each model in one opening of all, by the number of items joined, in the order of the rounds."""
+    """The bursts of some `models` in one opening of all, by the number of items joined, in the order of the rounds."""
 
+    models: Sequence[Sized]
     bursts: tuple[dict[int, list[Burst]], ...]
 
-    def per_s(self, model: int, way: Way) -> float:
-        """Items per second of a model."""
-        return median(burst.per_s for burst in self.bursts[model][way.joined])
+    def rates(self, model: int) -> list[float]:
+        """Items per second of a model in its way, round by round."""
+        return [burst.per_s for burst in self.bursts[model][self.models[model].way.joined]]
 
-    def ratio(self, numerator: tuple[int, Way], denominator: tuple[int, Way]) -> float:
-        """The capacity of the first model divided by that of the second, by rounds that ran side by side."""
-        first, second = (self.bursts[model][way.joined] for model, way in (numerator, denominator))
-        return exp(median(log(a.per_s / b.per_s) for a, b in zip(first, second, strict=True)))
+    def ratio(self, model: int, other: int) -> float:
+        """The capacity of a model divided by that of another, by rounds that ran side by side."""
+        return exp(median(log(one / two) for one, two in zip(self.rates(model), self.rates(other), strict=True)))
 
-    def service(self, model: int) -> ServiceTimes:
-        """The runs of a model."""
-        return ServiceTimes({
-            items: [run for burst in bursts for run in burst.runs] for items, bursts in self.bursts[model].items()
-        })  # fmt: skip
+    def highest_rate(self, model: int, limit_s: float, seed: int) -> float:
+        """The highest rate of a model within a limit on latency, by replaying arrivals over its runs."""
+        runs = {items: [run for burst in own for run in burst.runs] for items, own in self.bursts[model].items()}
+        return highest_rate(ServiceTimes(runs), self.models[model].way, limit_s, seed)
 
 
-def opening(bench: LoadBench, models: Sequence[Sized], seconds: float, rounds: int) -> Opening:
-    """Open all models afresh, and measure them in bursts of `seconds`."""
+def opening(bench: Bench, models: Sequence[Sized], burst_s: float, rounds: int = 3) -> Opening:
+    """Open all models afresh, and measure each of them in a burst of `burst_s` a round."""
     bench.close()
     folders = [(index, items, folder) for index, model in enumerate(models) for items, folder in model.folders.items()]
     bench.open([folder for _, _, folder in folders])
-    by_folder = bench.closed_loop([folder for _, _, folder in folders], seconds, rounds)
+    by_folder = bench.closed_loop([folder for _, _, folder in folders], burst_s, rounds)
     bursts: tuple[dict[int, list[Burst]], ...] = tuple({} for _ in models)
     for (index, items, _), of_folder in zip(folders, by_folder, strict=True):
         bursts[index][items] = of_folder
-    return Opening(bursts)
+    return Opening(models, bursts)
+
+
+def openings(
+    bench: Bench, models: Sequence[Sized], burst_s: float, seconds: float, progress: Progress | None = None
+) -> list[Opening]:
+    """As many openings as begin within so many `seconds`, between the fewest and the most of a race."""
+    until, opened = time.perf_counter() + seconds, list[Opening]()
+    while len(opened) < USUAL.fewest or (len(opened) < USUAL.openings and time.perf_counter() < until):
+        if progress is not None:
+            progress("confirm", len(opened), USUAL.openings)
+        opened.append(opening(bench, models, burst_s))
+    return opened
 
 
 def figure(values: Sequence[float]) -> Figure:
@@ -88,14 +101,14 @@ class ConfirmedRate:
     why: str = ""
 
 
-def rate_of(openings: Sequence[Opening], model: int, way: Way, limit_s: float) -> Figure | None:
-    """The highest rate within a limit on latency, by replaying arrivals over the runs of each opening; None if a single
-    run breaks the limit."""
-    rates = [highest_rate(there.service(model), way, limit_s, seed) for seed, there in enumerate(openings)]
+def rate_of(opened: Sequence[Opening], model: int, limit_s: float) -> Figure | None:
+    """The highest rate of a model within a limit on latency, over all openings; None if a single run breaks the
+    limit."""
+    rates = [there.highest_rate(model, limit_s, seed) for seed, there in enumerate(opened)]
     return None if min(rates) <= 0.0 else figure(rates)
 
 
-def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
+def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
     """The rate that a real load confirms, from the `replayed` one, within so many seconds: requests arrive at random at
     that rate, which is lowered until 19 of 20 requests are answered within 0.9 of the limit.
 
@@ -122,7 +135,7 @@ def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, 
             return ConfirmedRate(rate, max(latencies_s))
 
 
-def under_loads(bench: LoadBench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
+def under_loads(bench: Bench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
     """Latencies at shares of a capacity that was measured just before, and a line that names the shares for which no
     time was left, or ""."""
     until, loads = time.perf_counter() + seconds, list[Load]()

@@ -13,7 +13,7 @@ from taglio.cluster.engine.deploy import send
 from taglio.cluster.engine.host import ComponentJob, Host
 from taglio.cluster.engine.parcel import Parcel
 from taglio.cluster.engine.wiring import wire
-from taglio.components.build import write
+from taglio.components.build import Manifest, write
 from taglio.components.cut import Component
 from taglio.weights import WeightFiles
 from tests.models import parsed
@@ -56,7 +56,7 @@ def host(tmp_path: Path) -> Host:
     """Four components: 1 and 3 read what 0 writes first, 2 what it writes last; 4 reads them all."""
     parts = [part("0", "x", "a b"), part("1", "a", "c"), part("2", "b", "d"), part("3", "a", "e")]
     parts.append(part("4", "c d e", "y"))
-    manifest = write(tmp_path, "0" * 64, ["x"], ["y"], parts)
+    manifest = write(tmp_path, Manifest("0" * 64, ("x",), ("y",), ()), parts)
     wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
     send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
     jobs = [ComponentJob(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
@@ -69,7 +69,7 @@ def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened
 ) -> None:
     part, store = product(), WeightFiles()
     monkeypatch.setattr("taglio.weights.ONE_FILE_BYTES", 0)
-    manifest = write(tmp_path, "0" * 64, ["x"], ["y"], [replace(part, proto=store.take(part.proto))])
+    manifest = write(tmp_path, Manifest("0" * 64, ("x",), ("y",), ()), [replace(part, proto=store.take(part.proto))])
     (piece,) = manifest.pieces
     assert len(piece.files) == 2
     there = Host(HERE, 1, tmp_path / "store")
@@ -91,7 +91,7 @@ def test_several_requests_at_once_are_all_answered_one_component_at_a_time(host:
 
 
 def test_a_component_that_cannot_run_on_zeros_is_opened_and_answers(tmp_path: Path) -> None:
-    manifest = write(tmp_path, "0" * 64, ["c", "x"], ["y"], [branches()])
+    manifest = write(tmp_path, Manifest("0" * 64, ("c", "x"), ("y",), ()), [branches()])
     wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
     send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
     (piece,) = manifest.pieces

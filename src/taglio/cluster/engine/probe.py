@@ -33,7 +33,7 @@ from taglio.cluster.devices import Cluster, Handling, Link
 from taglio.cluster.engine.connect import Connection
 from taglio.cluster.engine.deploy import Deployment, open_components
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
-from taglio.components.build import write
+from taglio.components.build import Manifest, write
 from taglio.components.cut import Component
 from taglio.errors import BadDevice
 from taglio.progress import Progress, reported
@@ -246,7 +246,7 @@ def _opened(
 ) -> tuple[Deployment, RequestPipeline]:
     folder.mkdir()
     runtimes = {device.name: device.runtime or NAME for device in cluster.devices}
-    manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
+    manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts, runtimes)
     deployment = open_components(connection, manifest, folder, cluster, lanes)
     return deployment, RequestPipeline(deployment, lanes, cluster.start)
 

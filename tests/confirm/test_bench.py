@@ -6,29 +6,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taglio.confirm.bench import Bench
 from taglio.deploy import verify
-from taglio.deploy.write import Answered, write_in_way, write_samples, write_source
+from taglio.deploy.write import write_in_way, write_source
 from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
-from taglio.ways.bench import LoadBench
 from tests.models import parsed
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A delivered product of matrices with any number of rows, and samples of one row."""
+    """A delivered product of matrices with any number of rows."""
     folder = tmp_path_factory.mktemp("source")
     weights = np.random.default_rng(0).normal(size=(64, 64))
     model = parsed("(float[rows, 64] x) => (float[rows, 64] y) { y = MatMul (x, w) }", {"w": weights})
     write_source(folder, model, ["x"], ["y"], 1)
-    rows = np.random.default_rng(1).normal(size=(5, 1, 64)).astype(np.float32)
-    write_samples(folder / "samples", [Answered({"x": row}, {}) for row in rows])
     return folder
 
 
 @pytest.fixture
-def bench(source: Path) -> Iterator[LoadBench]:
-    with LoadBench(source / "samples") as bench:
+def bench() -> Iterator[Bench]:
+    rows = np.random.default_rng(1).normal(size=(5, 1, 64)).astype(np.float32)
+    with Bench([{"x": row} for row in rows]) as bench:
         yield bench
 
 
@@ -69,7 +68,7 @@ def test_several_threads_a_run_have_sessions_of_their_own(source: Path, tmp_path
     assert all(answer == pytest.approx(answers[0], rel=1e-5) for answer in answers)
 
 
-def test_bursts_count_items_and_not_runs(bench: LoadBench, source: Path, tmp_path: Path) -> None:
+def test_bursts_count_items_and_not_runs(bench: Bench, source: Path, tmp_path: Path) -> None:
     folders = [in_way(source, tmp_path / "one", Way(1)), in_way(source, tmp_path / "eight", Way(1, joined=8))]
     assert len(bench.open(folders)) == 2
     one, eight = bench.closed_loop(folders, 0.05, 2)
@@ -79,7 +78,7 @@ def test_bursts_count_items_and_not_runs(bench: LoadBench, source: Path, tmp_pat
             assert burst.per_s == pytest.approx(joined * len(burst.runs) / sum(burst.runs), rel=1e-6)
 
 
-def test_an_open_loop_times_requests_from_their_arrival(bench: LoadBench, source: Path, tmp_path: Path) -> None:
+def test_an_open_loop_times_requests_from_their_arrival(bench: Bench, source: Path, tmp_path: Path) -> None:
     folder = in_way(source, tmp_path / "way", Way(1, 2, joined=4))
     bench.open([folder])
     latencies = bench.open_loop(folder, 2000.0, 200)
@@ -87,7 +86,7 @@ def test_an_open_loop_times_requests_from_their_arrival(bench: LoadBench, source
     assert 0.0 < min(latencies) < max(latencies) < 5.0
 
 
-def test_what_cannot_be_opened_is_said_and_the_process_goes_on(bench: LoadBench, source: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_said_and_the_process_goes_on(bench: Bench, source: Path, tmp_path: Path) -> None:
     broken = in_way(source, tmp_path / "broken", Way(1))
     (broken / "session.json").write_text("{}")
     with pytest.raises(MeasurementFailed, match="KeyError"):
