@@ -90,12 +90,6 @@ def test_what_is_saved_is_loaded_again(result: Result, samples: np.ndarray, tmp_
     )
 
 
-def test_what_is_missing_is_named_without_flags(tmp_path: Path) -> None:
-    with pytest.raises(BadArtifact, match=r"plan.json: no such file: run `taglio plan` first") as raised:
-        taglio.load(tmp_path)
-    assert "--" not in str(raised.value)
-
-
 @pytest.mark.whole
 def test_stages_place_a_model_on_several_devices(result: Result, samples: np.ndarray) -> None:
     told: list[str] = []
@@ -181,13 +175,6 @@ def test_settings_may_be_numbers_of_numpy(samples: np.ndarray) -> None:
     given: dict[str, Any] = {"threads": np.int64(1), "seed": np.int32(2)}
     setup = Model(pyramid(), samples, **given).setup
     assert (setup.threads, setup.seed, type(setup.seed)) == (1, 2, int)
-
-
-@pytest.mark.whole
-def test_what_nothing_keeps_says_the_best(samples: np.ndarray) -> None:
-    asked = {**QUICK, "runtime": "onnxruntime", "threads": 1}
-    with pytest.raises(Infeasible, match="allow that much with `max_error`"):
-        taglio.optimize(pyramid(), samples, max_error=1e-9, force_int8="conv*", **asked)
 
 
 @pytest.mark.whole

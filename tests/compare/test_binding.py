@@ -30,12 +30,6 @@ def test_equal_shapes_are_told_apart_by_value() -> None:
     assert "order" in binding.note()
 
 
-def test_square_pictures_are_told_apart_by_value() -> None:
-    square = RNG.standard_normal((1, 4, 4, 4)).astype(np.float32)
-    moved = square.transpose(0, 2, 3, 1)
-    assert np.array_equal(bind([square], [moved])([moved])[0], square)
-
-
 def test_what_fits_nothing_names_the_shapes() -> None:
     with pytest.raises(ValueError, match=r"output 0 of the original, \[1, 5\]: found \[1, 6\]"):
         bind([SECOND], [np.zeros((1, 6))])
@@ -50,7 +44,3 @@ def test_inputs_are_moved_by_shape(shape: tuple[int, ...], axes: tuple[int, ...]
             arrange([FIRST], [shape])
     else:
         assert arrange([FIRST], [shape]) == (axes,)
-
-
-def test_channels_first_from_channels_last() -> None:
-    assert arrange([FIRST.transpose(0, 2, 3, 1)], [(1, 3, 4, 4)]) == ((0, 3, 1, 2),)

@@ -58,11 +58,6 @@ def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[Onnx
     assert "qdq-u8s8-asym-pc-rr" in written.files
 
 
-def test_a_form_that_no_block_has_is_refused(tmp_path: Path) -> None:
-    written = write(source("conv_relu_chain", tmp_path), forms(), tmp_path / "models")
-    assert written.refusals["int8-dynamic"] == "no block has an int8-dynamic form"
-
-
 def test_types_are_those_asked_for(pyramid: tuple[OnnxSource, Written]) -> None:
     _, written = pyramid
     kinds = {"u8s8-asym": {onnx.TensorProto.UINT8}, "s8s8-sym": {onnx.TensorProto.INT8}}

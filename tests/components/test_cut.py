@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.components.cut import Component, Wires, cut
+from taglio.components.cut import Component, cut
 from taglio.components.prove import TOLERANCE, prove
-from taglio.errors import BadOption, MeasurementFailed
+from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import open_session
-from tests.components.cases import INT8, Case, tiny
-from tests.models import TINY, Sketch, messy, residual, two_in_two_out
+from tests.components.cases import Case, tiny
+from tests.models import TINY, Sketch, two_in_two_out
 
 Pattern = Callable[[Graph], dict[str, str]]
 
@@ -192,52 +192,11 @@ def test_one_device_gives_the_whole_model_as_one_component(network: Case, tmp_pa
     assert [path.name for path in tmp_path.glob("*.onnx")] == ["model.onnx"]
 
 
-def test_a_path_that_comes_back_makes_a_device_run_twice(tmp_path: Path) -> None:
-    case = tiny(residual(), tmp_path)
-    parts = pieces(case, case.all_int8(), there_and_back(case.graph))
-    assert [part.device for part in parts] == ["home", "away", "home"]
-    assert [part.name for part in parts] == ["0-home", "1-away", "2-home"]
-
-
 def test_branches_that_do_not_need_each_other_are_one_component_per_device(tmp_path: Path) -> None:
     case = tiny(two_in_two_out(), tmp_path)
     parts = pieces(case, {}, {block.name: "left" if block.name == "conv0" else "right" for block in case.graph.blocks})
     assert [(part.device, part.inputs) for part in parts][:2] == [("left", ("left",)), ("right", ("right",))]
     equal(case, parts, {}, tmp_path)
-
-
-def test_a_block_without_a_device_is_refused(network: Case) -> None:
-    devices = {block.name: "a" for block in network.graph.blocks[2:]}
-    with pytest.raises(BadOption, match=f"2 blocks without a device, such as {network.graph.blocks[0].name}"):
-        cut(network.model, network.graph, network.model.proto, devices, Wires("", {}))
-
-
-def test_each_component_quantises_a_model_input_for_itself(tmp_path: Path) -> None:
-    g = Sketch(11)
-    x = g.input("x", 1, 3, 8, 8)
-    case = tiny(g.model(g.conv(x, 3, 4), g.conv(x, 3, 4)), tmp_path)
-    parts = pieces(case, case.all_int8(), dict(zip((block.name for block in case.graph.blocks), "ba")))
-    assert [part.inputs for part in parts] == [("x",), ("x",)]
-    equal(case, parts, case.all_int8(), tmp_path)
-
-
-def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> None:
-    case = tiny(messy(), tmp_path)
-    devices = {block.name: "b" if block.kind == "Sigmoid" else "a" for block in case.graph.blocks}
-    chosen = case.all_int8()
-    parts = cut(case.model, case.graph, case.builder.build(chosen), devices, case.wires(chosen, devices))
-    assert [part.device for part in parts] == ["a"]
-    equal(case, parts, case.all_int8(), tmp_path)
-
-
-def test_a_tensor_that_is_read_both_ways_crosses_once(tmp_path: Path) -> None:
-    g = Sketch(12)
-    x = g.conv(g.input("x", 1, 3, 8, 8), 3, 8)
-    case = tiny(g.model(g.conv(x, 8, 4), g.conv(x, 8, 4)), tmp_path)
-    source, left, right = (block.name for block in case.graph.blocks)
-    parts = pieces(case, {left: INT8}, {source: "a", left: "b", right: "b"})
-    equal(case, parts, {left: INT8}, tmp_path)
-    assert parts[1].inputs == case.graph.block(source).outputs
 
 
 def test_a_model_that_magnifies_the_last_bit_is_proven_without_fusion(tmp_path: Path) -> None:

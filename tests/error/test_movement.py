@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from taglio.error.movement import find_parts
-from taglio.error.parts import OutputParts, labelled
+from taglio.error.parts import OutputParts
 from taglio.model.load import Model
 from tests.examples import examples
 from tests.models import Sketch, loaded
@@ -186,9 +186,3 @@ def test_only_float_outputs_are_taken_apart() -> None:
     proto = helper.make_model(helper.make_graph([node], "ints", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
     model = Model("ints", "", 17, (), ("y",), proto)
     assert find_parts(model, [{"x": np.ones((1, 3), np.int64)}]).names == ("y",)
-
-
-def test_parts_are_named_after_where_their_values_come_from() -> None:
-    values = np.array([[0, 1, 0, 1, 2, 2]])
-    parts = labelled(["y"], {0: {(1, 6): values}}, ["mean", "mean", "log"])
-    assert parts.names == ("y (from mean)", "y (from mean, part 2)", "y[:, 4:]")

@@ -9,7 +9,7 @@ import pytest
 
 import taglio
 from taglio.confirm.race import Patience
-from taglio.flow.confirm import confirmed, raced_inputs
+from taglio.flow.confirm import confirmed
 from taglio.flow.opening import Model
 from taglio.plan.result import Limits, Plan
 from taglio.plan.tables import Tables
@@ -101,8 +101,3 @@ def test_what_cannot_run_is_not_confirmed_and_says_why(work: Model, plans: tuple
     assert result.speedup is None
     assert "not confirmed" in result.notes[0].text
     assert "gone.onnx" in result.notes[0].text
-
-
-def test_openings_run_inputs_of_the_held_out_part(work: Model) -> None:
-    inputs = raced_inputs(work)
-    assert 1 <= len(inputs) <= len(work.data.held_out.samples)

@@ -1,6 +1,5 @@
 """`portable` plans answer alike on processors whose sums saturate and on those whose sums do not."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import onnx
 import pytest
 
 import taglio
-from taglio.deploy.processor_needs import ProcessorNeeds, unsafe_processors
+from taglio.deploy.processor_needs import ProcessorNeeds
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
 from taglio.flow.deliver import needs_of_plan
@@ -90,15 +89,6 @@ def test_the_emulation_is_what_onnx_runtime_computes_here(wide: onnx.ModelProto)
     (computed,) = open_session(wide, SessionOptions(1)).run(["y"], feed)
     (emulated,) = answers(wide, feed, saturates=True)
     assert np.linalg.norm(computed - emulated) <= 0.02 * np.linalg.norm(emulated)
-
-
-def test_a_plan_that_is_not_portable_says_where_it_is_not_safe(tmp_path: Path) -> None:
-    result = taglio.optimize(products(), {"x": samples()}, max_error=0.5, scheme="qdq-u8s8-asym-pc", **INT8)
-    assert result.table is not None
-    (note,) = unsafe_processors(needs_of_plan(result.plan), result.profile.conditions.machine.instructions)
-    assert [other for other in result.table.notes if "VNNI" in other.text] == [note]
-    result.save(tmp_path / "out")
-    assert f"**{note.text[0].upper()}{note.text[1:]}.**" in (tmp_path / "out" / "deploy" / "README.md").read_text()
 
 
 def test_a_scheme_that_is_not_portable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,16 +83,6 @@ def test_a_plan_runs_with_other_threads_only_where_that_pays(
     assert (note is None) == (chosen == 1)
 
 
-def test_so_many_numbers_of_threads_are_raced() -> None:
-    assert [threads.numbers_of_threads(cores) for cores in (1, 2, 3, 4, 64)] == [
-        [1],
-        [1, 2],
-        [1, 3],
-        [1, 2, 4],
-        [1, 32, 64],
-    ]
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot limit a process")
 def test_cores_are_limited_and_given_back() -> None:
     before = available_cores()

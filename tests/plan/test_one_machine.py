@@ -103,20 +103,6 @@ def test_one_conversion_serves_all_int8_readers_of_a_tensor_but_each_float_reade
     assert plan.predicted_latency_s.value == pytest.approx(61e-6)
 
 
-def test_an_anchor_reads_int8_and_writes_float() -> None:
-    """By hand: a soft block between a conv and a refused block is best with its anchor alone in int8."""
-    sketch = Sketch()
-    sketch.refused(sketch.conv(sketch.conv(sketch.input("x")), soft=True))
-    graph = sketch.graph()
-    times = {("conv0", "float32"): 30.0, ("conv0", "int8"): 10.0, ("refused2", "float32"): 1.0}
-    times |= {("soft1", "float32"): 30.0, ("soft1", "int8"): 12.0, ("soft1", "int8-anchor"): 15.0}
-    glue = {tensor.name: (0.0, 0.0, 8.0, 8.0) for tensor in graph.tensors}
-    profile = profile_of(graph, times, glue)
-    plan = solved(graph, profile, None, Limits(None))
-    assert named(plan.assignment()) == {"conv0": "int8", "soft1": "int8-anchor"}
-    assert plan.predicted_latency_s.value == pytest.approx((8 + 10 + 15 + 1) * 1e-6)
-
-
 def between_two_convolutions(*, move: bool) -> tuple[Graph, Profile]:
     """conv → weightless block (→ movement) → conv, where the weightless block alone is slower in int8."""
     sketch = Sketch()
@@ -136,11 +122,6 @@ def test_a_weightless_block_between_int8_blocks_counts_as_int8() -> None:
     plan = solved(graph, profile, None, Limits(None))
     # A float block in the middle would make 3 + 10 + 3 + 10 + 3 + 10 + 3; that is not to be had.
     assert plan.predicted_latency_s.value == pytest.approx((3 + 10 + 50 + 10 + 3) * 1e-6)
-
-
-def test_movement_between_changes_nothing_in_that() -> None:
-    graph, profile = between_two_convolutions(move=True)
-    assert solved(graph, profile, None, Limits(None)).status == "optimal"
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-2], ids=["slower", "over the bound"])

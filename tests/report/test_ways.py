@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from taglio.flow.deliver import Delivery, _facts
 from taglio.flow.outcome import Outcome
 from taglio.report import answer, page, terminal
 from taglio.report.material import Material
@@ -95,10 +94,3 @@ def test_the_json_object_has_every_figure_with_its_ends(outcome: Outcome) -> Non
     assert rate["alone"].startswith("an input") and rate["left_out"] == ["float32 with 4 runs at once"]
     unlimited = terminal.outcome_object(Path("out"), replace(outcome, rate=made_up_rate()))["rate"]
     assert [unlimited[name] for name in ("max_latency_s", "rate_per_s", "rate_per_s_low", "p95_s")] == [None] * 4
-
-
-def test_the_delivered_readme_speaks_of_the_capacity(material: Material, outcome: Outcome) -> None:
-    setup, plan = material.setup, material.plan
-    assert setup is not None and plan is not None
-    facts = _facts(Delivery(setup, material.profile, plan, replace(outcome, rate=made_up_limited_rate())))
-    assert facts.speedup == f"{CAPACITY}, over 8 openings of both: 163 items/s with 2 runs at once, 1 thread each"

@@ -6,7 +6,6 @@ import select
 import shutil
 import socket
 import ssl
-import struct
 import subprocess
 import urllib.error
 import urllib.request
@@ -134,20 +133,6 @@ def test_a_wrong_header_length_is_refused(server: Server, length: str) -> None:
     assert code == 400
 
 
-def test_a_compressed_request_is_refused(server: Server) -> None:
-    code, answer = ask(server, "/v2/models/product/infer", b"x", {"Content-Encoding": "gzip"})
-    assert code == 400 and "compressed" in answer["error"]
-
-
-def test_what_other_servers_extensions_ask_for_is_refused_over_grpc(server: Server) -> None:
-    client_module = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
-    given = client_module.InferInput("x", [2, 4], "FP32")
-    given.set_data_from_numpy(ROWS)
-    asked = [client_module.InferRequestedOutput("y", class_count=2)]
-    with pytest.raises(client_module.InferenceServerException, match="classification is not offered"):
-        client_module.InferenceServerClient(server.grpc).infer("product", [given], outputs=asked)
-
-
 def call(server: Server, request: bytes) -> Any:
     """The answer to a ModelInferRequest."""
     with grpc.insecure_channel(server.grpc) as channel:
@@ -205,14 +190,6 @@ def test_what_is_announced_too_large_is_refused_at_once(server: Server) -> None:
     connection.endheaders()
     assert connection.getresponse().status == 413
     connection.close()
-
-
-def test_half_a_request_and_a_client_that_leaves_cost_nobody_else(server: Server) -> None:
-    for _ in range(20):
-        with socket.create_connection(server.address) as half:
-            half.sendall(b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-            half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert infer(server, request())[0] == 200
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system does not end such connections")

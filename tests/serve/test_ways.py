@@ -2,13 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from taglio.cli.serve import announced
 from taglio.components.build import read
 from taglio.cores import available_cores
 from taglio.flow.workspace import COMPONENTS
@@ -16,7 +14,6 @@ from taglio.run.in_process import Executor
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
-from taglio.serve import served
 from taglio.serve.queue import Ran
 from taglio.serve.served import open_model, opened, way_here
 from tests.built import SCALE, product, workspace
@@ -44,14 +41,6 @@ def test_runs_at_once_have_no_more_threads_than_there_are_processors(
 ) -> None:
     assert way_here(planned, threads, models, cores) == here
     assert threads is not None or models * here.used_threads <= cores
-
-
-def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "available_cores", lambda: 4)
-    folder = workspace(tmp_path, product(), way=Way(1, 3, 2))
-    assert open_model(folder, "m", "1").way == Way(1, 3, 2)
-    model = open_model(folder, "m", "1", models=2)
-    assert (model.way, model.at_once) == (Way(1, 2, 2), 2)
 
 
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
@@ -113,18 +102,6 @@ def test_a_run_joins_as_many_rows_as_the_way() -> None:
             queue.submit(rows(1))
         model.free.set()
         assert queue.close(10) == 0 and model.batches == batches
-
-
-@pytest.mark.parametrize(
-    ("way", "alone", "line"),
-    [
-        (Way(1, 2, 4), "", ", 2 runs at once, 1 thread each, up to 4 items joined; requests are batched"),
-        (Way(1, 2, 1), "rows mix", ", 2 runs at once, 1 thread each; requests run alone: rows mix"),
-    ],
-)
-def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
-    model = queue_of(Model(), way=way).queue.model
-    assert announced(replace(model, alone=alone)) == f"m version 1{line}"
 
 
 def test_the_way_is_announced(serving: Callable[..., Server], tmp_path: Path) -> None:
