@@ -151,7 +151,7 @@ def printed(code: str) -> str:
         ("`max_error` is 'x': give a number", "--max-error is 'x': give a number"),
         ("`pins` contradict `keep_off`", "--pin contradict --keep-off"),
         ("`shapes` names the input z", "--shape names the input z"),
-        ("no such file: run `taglio plan` first", "no such file: run taglio plan OUT --max-error E first"),
+        ("no such file: run `taglio plan` first", "no such file: run taglio plan first"),
         ("block `Conv 1` has `no form`", "block `Conv 1` has `no form`"),
     ],
 )

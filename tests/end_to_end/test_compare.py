@@ -89,8 +89,8 @@ def test_the_page_and_the_file_hold_it_all(compared: tuple[Path, Any]) -> None:
     page = (out / "comparison.html").read_text()
     assert result["recommended"].startswith(("onnxruntime/", "openvino/"))
     for row in result["rows"]:
-        assert row["wanted"]["id"].partition("/")[2] in page
-    assert page.count('<div class="chart"') == 2
+        assert row["status"] != "measured" or row["wanted"]["id"].partition("/")[2] in page
+    assert page.count('<div class="chart"') == 1
     assert "default-src &#39;none&#39;" in page
     assert (out / "comparison.json").exists()
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from taglio.components.build import Manifest, Port
 from taglio.errors import plural
-from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
@@ -14,13 +13,13 @@ from taglio.run.in_process import RunReport
 
 
 def built(material: Material) -> list[Part]:
-    """The components of the workspace."""
-    return components(material.manifest) if material.manifest is not None else material.lacks("manifest")
+    """The components of the workspace; empty if none were built."""
+    return components(material.manifest) if material.manifest is not None else []
 
 
 def run(material: Material) -> list[Part]:
-    """The last timed run of the components."""
-    return run_report(material.run) if material.run is not None else material.lacks(workspace.RUN)
+    """The last timed run of the components; empty if there was none of this plan."""
+    return run_report(material.run) if material.run is not None else []
 
 
 def components(manifest: Manifest) -> list[Part]:
@@ -64,29 +63,17 @@ def timed(walls: Mapping[str, WallTime], caption: str = "") -> Table:
     return Table(["", "median", "mean", "p95", "runs"], rows, caption)
 
 
-def _schemes(outcome: Outcome) -> list[Part]:
-    """The schemes that were tried; empty if there was no choice."""
+def _races(outcome: Outcome) -> list[Part]:
+    """The schemes that were tried, and every form that was raced on all blocks that have it, by place."""
     basis = outcome.metric.basis
-    rows = [
-        [row.variant.scheme, f"dropped: {row.refused}", "", ""]
-        if row.refused
-        else [row.variant.scheme, ms(row.seconds), shown(basis, row.error), ms(row.score_s)]
-        for row in outcome.schemes
-    ]
-    return [Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried")] if rows else []
-
-
-def _forms(outcome: Outcome) -> list[Part]:
-    """Every form that was raced on all blocks that have it, by place; empty if none was."""
-    basis = outcome.metric.basis
-    rows = []
-    for row in outcome.forms:
-        times = [ms(row.float_s), ms(row.seconds), shown(basis, row.error)]
-        verdict = ["planned with" if row.kept else "left out"]
-        where = f"{row.variant.form}, {row.variant.runtime}"
-        rows.append([where, *([f"dropped: {row.refused}", "", "", ""] if row.refused else times + verdict)])
-    head = ["form", "float", "all blocks that have it", basis.title, ""]
-    return [Table(head, rows, "Forms raced on all blocks that have them")] if rows else []
+    rows: list[list[object]] = []
+    for row in (*outcome.schemes, *outcome.forms):
+        variant = row.variant
+        where = [variant.form, variant.runtime, variant.scheme or MISSING]
+        verdict = f"dropped: {row.refused}" if row.refused else "planned with" if row.kept else "left out"
+        rows.append([*where, ms(row.float_s), ms(row.seconds), shown(basis, row.error), verdict])
+    head = ["form", "runtime", "scheme", "float", "all blocks that have it", basis.title, ""]
+    return [Table(head, rows, "Forms and schemes raced", words=frozenset({1, 2, 6}))] if rows else []
 
 
 def configuration(material: Material) -> list[Part]:
@@ -97,7 +84,7 @@ def configuration(material: Material) -> list[Part]:
         total = sum(outcome.stage_seconds.values())
         seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
         parts.append(Table([], seconds, "Time by stage", "words"))
-        parts += [*_schemes(outcome), *_forms(outcome)]
+        parts += _races(outcome)
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 
