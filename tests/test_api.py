@@ -22,7 +22,7 @@ from taglio.flow.opening import Model
 from taglio.flow.result import Result
 from taglio.notes import Kind, Note
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case
+from tests.end_to_end.command import ENVIRONMENT, SCHEME
 from tests.models import Sketch, conv_relu_chain, pyramid
 
 QUICK: dict[str, Any] = {"effort": 0.01, "scheme": SCHEME}
@@ -186,11 +186,6 @@ def test_what_loses_an_output_under_any_limit_is_told() -> None:
     asked = {**QUICK, "runtime": "onnxruntime", "threads": 1, "max_error": 0.5, "force_int8": "*"}
     with pytest.raises(Infeasible, match=f"with 1 block forced to int8 keeps the outputs: {y} is .* everywhere"):
         taglio.optimize(sketch.model(y), data, **asked)
-
-
-def test_labels_of_a_file_are_not_given_twice(tiny: Case) -> None:
-    with pytest.raises(BadOption, match="`labels`"):
-        Model(tiny.model, tiny.data, labels=[1, 2])
 
 
 def test_a_workspace_of_a_model_in_memory_says_so(result: Result, tmp_path: Path) -> None:

@@ -10,12 +10,6 @@ FIRST = RNG.standard_normal((1, 3, 4, 4)).astype(np.float32)
 SECOND = RNG.standard_normal((1, 5)).astype(np.float32)
 
 
-def test_as_it_is() -> None:
-    binding = bind([FIRST, SECOND], [FIRST, SECOND])
-    assert binding.note() == ""
-    assert all(np.array_equal(a, b) for a, b in zip(binding([FIRST, SECOND]), (FIRST, SECOND)))
-
-
 def test_channels_last_and_another_order() -> None:
     given = [SECOND, FIRST.transpose(0, 2, 3, 1)]
     binding = bind([FIRST, SECOND], given)

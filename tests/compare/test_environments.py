@@ -50,12 +50,6 @@ def test_what_is_missing_comes_with_how_to_get_it(backend: str, monkeypatch: pyt
     assert found.reason.endswith(f"not installed: run taglio backends add {name}")
 
 
-def test_an_environment_of_its_own_is_found(folder: Path) -> None:
-    python = pretend(folder, "openvino", {"openvino": "2026.4.1"})
-    found = find("openvino")
-    assert (found.interpreter, found.versions) == (python, {"openvino": "2026.4.1"})
-
-
 @pytest.mark.parametrize("other", ["2024.6.0", "2027.0.0"])
 def test_another_version_is_named_with_what_is_wanted(folder: Path, other: str) -> None:
     pretend(folder, "openvino", {"openvino": other})

@@ -58,15 +58,6 @@ def test_what_is_written_is_read_back(case: Case, folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {MANIFEST, *(piece.file for piece in manifest.pieces)}
 
 
-def test_ports_say_what_one_inference_moves(folder: Path) -> None:
-    first, second = read(folder).pieces
-    (image,) = first.inputs
-    assert (image.name, image.dtype, image.shape, image.bytes) == ("x", "float32", (1, 4, 8, 8), 4 * 4 * 64)
-    assert first.outputs == second.inputs
-    for port in first.outputs:
-        assert (port.dtype, port.shape, port.bytes) == ("uint8", (1, 8, 8, 8), 8 * 64)
-
-
 @pytest.mark.parametrize("device", ["gateway 2", "Büro", "rack/1"])
 def test_a_device_may_have_any_name(case: Case, tmp_path: Path, device: str) -> None:
     """A device's name makes its component's file name, which must not leave the folder."""

@@ -80,12 +80,6 @@ def test_a_batch_groups_rows_and_labels(tmp_path: Path) -> None:
         from_values([*x], [x_of(3, 5)])
 
 
-def test_scalar_inputs_and_the_default_limit(tmp_path: Path) -> None:
-    data = load(npy(tmp_path, rows(600)), [x_of()])
-    assert data.samples[1]["x"].shape == ()
-    assert (len(data.samples), data.names[0], data.names[-1], data.dropped) == (512, "0", "599", 88)
-
-
 @pytest.mark.parametrize(
     ("source", "target", "values"),
     [

@@ -172,12 +172,6 @@ def test_texts_are_filled_up_and_cut_to_a_fixed_length_and_to_their_batch(tmp_pa
     assert [sample["ids"].shape for sample in pairs.samples] == [(2, 5), (2, 2)]
 
 
-def test_the_longest_text_is_the_models(tmp_path: Path) -> None:
-    near = tokenizer(tmp_path / "model", model_max_length=2)
-    data = load(written(tmp_path / "t.txt", "a b c\na\n"), [IDS], near=near)
-    assert [sample["input_ids"].shape for sample in data.samples] == [(1, 2), (1, 1)]
-
-
 def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     near = tokenizer(tmp_path / "model")
     path = written(tmp_path / "t.csv", 'id,Text,label\n1,"a, b",4\n2,c,5\n')

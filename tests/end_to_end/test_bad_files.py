@@ -67,18 +67,6 @@ def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> 
     assert taglio("run", tmp_path / "out", "--runs", 2, "--json").code == 0
 
 
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        ("image=1x3x8x8", ("image", "picture")),
-        ("picture=1xtwox8x8", ("INPUT=1x3x224x224",)),
-        ("1x3x8x8", ("INPUT=1x3x224x224",)),
-    ],
-)
-def test_a_shape_that_does_not_fit(shape: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    refused(taglio("inspect", dynamic(tmp_path), "--shape", shape), "--shape", *words)
-
-
 def test_data_that_does_not_fit(workspace: Path, tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     bad = tmp_path_factory.mktemp("bad") / "data.npy"
     np.save(bad, np.ones((6, 3, 9, 9), np.float32))

@@ -73,11 +73,6 @@ def test_data_that_leave_no_range_are_named(few_digits: Case, tmp_path: Path) ->
     refused(made, "no block can be int8; the largest, ", "has no calibrated range: it reaches")
 
 
-@pytest.mark.parametrize("saturates", [True, False])
-def test_the_default_scheme_fits_the_processor(saturates: bool) -> None:
-    assert str(default_scheme(saturates)) == "qdq-u8s8-asym-pc" + "-rr" * saturates
-
-
 def test_without_a_scheme_no_sums_saturate_and_the_scheme_is_told(tmp_path: Path) -> None:
     model = saved(dense(), tmp_path)
     shape = [dim.dim_value for dim in onnx.load(model).graph.input[0].type.tensor_type.shape.dim]

@@ -72,11 +72,6 @@ def test_a_rival_that_openings_show_to_be_faster_wins_if_it_is_accepted(work: Mo
     assert confirmed(work, [slow, fast], None, QUICK, lambda plan: plan is slow).plan is slow
 
 
-def test_the_source_model_itself_has_no_speed_up(work: Model, plans: tuple[Plan, Plan]) -> None:
-    _, as_float = plans
-    assert confirmed(work, [as_float], as_float, QUICK).speedup is None
-
-
 def test_a_source_that_is_faster_once_simplified_is_told(tmp_path: Path) -> None:
     g = Sketch(0)
     x, factors = g.input("x", 1, 400), [g.weight(400, 400) for _ in range(2)]

@@ -14,7 +14,6 @@ import pytest
 import taglio
 from taglio.flow import error
 from taglio.flow.opening import InMemory, Model, open_work
-from taglio.profile import effort
 from taglio.runtimes import openvino
 from tests.models import Sketch
 
@@ -70,30 +69,6 @@ def test_a_slow_model_is_optimised_in_few_runs(residuals: int, runs: Counter[str
     told = " ".join(map(str, table.notes))
     assert "a run takes 20 s: 3 of 12 samples calibrate, and errors are measured on 3 of 12" in told
     assert "a run takes 20 s: schemes were not compared" in told
-
-
-@pytest.mark.whole
-def test_a_model_that_takes_long_to_open_is_opened_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of 5,000 operators did not end in 12 minutes: it was opened a hundred times at any effort."""
-    opened: Counter[str] = Counter()
-
-    def counting(kind: type) -> None:
-        real = kind.__init__  # type: ignore[misc]
-
-        def made(self: Any, *words: Any, **settings: Any) -> None:
-            opened[kind.__name__] += 1
-            real(self, *words, **settings)
-
-        monkeypatch.setattr(kind, "__init__", made)
-
-    counting(onnxruntime.InferenceSession)
-    counting(openvino.OpenVinoSession)
-    monkeypatch.setattr(effort, "_OPERATOR_S", 1.0)
-    model, data = slow()
-    result = taglio.optimize(model, data, max_error=0.05, threads=1, effort=0.05)
-    assert opened["InferenceSession"] <= 40 and opened["OpenVinoSession"] <= 16, opened
-    assert result.table is not None and result.table.plan.error <= 0.05
-    assert "operators take long to open: schemes were not compared" in " ".join(map(str, result.table.notes))
 
 
 def test_a_later_stage_uses_the_samples_of_the_first() -> None:

@@ -220,21 +220,6 @@ def test_requests_are_bounded_together() -> None:
     assert service.held_bytes == 0
 
 
-@pytest.mark.parametrize("path", ["/v2", "/metrics"])
-def test_what_a_person_or_a_scraper_reads(server: Server, path: str) -> None:
-    infer(server, request())
-    code, body = ask(server, path)
-    assert code == 200
-    if path == "/metrics":
-        assert b'taglio_requests_total{model="product",version="1"}' in body
-
-
-@pytest.mark.parametrize("path", ["/v3", "/v2/models/nothing", "/v2/models/product/versions/2"])
-def test_what_is_not_there_is_404_in_json(server: Server, path: str) -> None:
-    code, body = ask(server, path)
-    assert code == 404 and body["error"]
-
-
 def test_only_the_addresses_asked_for_listen(server: Server) -> None:
     ports = {int(address.rpartition(":")[2]) for address in (server.http, server.grpc)}
     assert listening([server.process.pid]) == {("127.0.0.1", port) for port in ports}
