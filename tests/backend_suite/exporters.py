@@ -70,9 +70,10 @@ def body(nodes: list[onnx.NodeProto], written: str) -> onnx.GraphProto:
 def classifier_with_a_map() -> Made:
     """scikit-learn: a sequence of maps as output."""
     g = Graph(15)
-    linear = {"coefficients": normal(12, seed=1).tolist(), "intercepts": [0.0, 0.1, -0.1]}
-    how = {"classlabels_ints": [0, 1, 2], "post_transform": "SOFTMAX", "outputs": ("label", "scores"), "domain": _ML}
-    g.gives(g.op("LinearClassifier", g.given("X", FLOAT, "N", 4), **linear, **how), INT64)
+    linear: dict[str, Any] = {"coefficients": normal(12, seed=1).tolist(), "intercepts": [0.0, 0.1, -0.1]}
+    linear |= {"classlabels_ints": [0, 1, 2], "post_transform": "SOFTMAX"}
+    outputs = ("label", "scores")
+    g.gives(g.op("LinearClassifier", g.given("X", FLOAT, "N", 4), outputs=outputs, domain=_ML, **linear), INT64)
     mapped = g.op("ZipMap", "scores", domain=_ML, classlabels_int64s=[0, 1, 2])
     value = onnx.ValueInfoProto(name=mapped)
     value.type.sequence_type.elem_type.map_type.key_type = INT64
@@ -198,11 +199,9 @@ def decoder_with_a_past() -> Made:
     tables = [g.constant(turn(angles).astype(np.float32)) for turn in (np.cos, np.sin)]
     normed = g.op("SimplifiedLayerNormalization", x, g.ones(width), axis=-1)
     made = [g.op("MatMul", normed, g.weight(width, n * size, fan=width)) for n in (heads, shared, shared)]
-    inputs, answers = (
-        [*made, "past.key", "past.value", length, total, *tables],
-        ("attended", "present.key", "present.value"),
-    )
-    how = {"num_heads": heads, "kv_num_heads": shared, "do_rotary": 1}
+    inputs = [*made, "past.key", "past.value", length, total, *tables]
+    answers = ("attended", "present.key", "present.value")
+    how: dict[str, Any] = {"num_heads": heads, "kv_num_heads": shared, "do_rotary": 1}
     g.op("GroupQueryAttention", *inputs, outputs=answers, domain=_MICROSOFT, **how)
     for name in answers[1:]:
         g.gives(name, FLOAT, "batch", shared, "total", size)
