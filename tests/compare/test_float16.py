@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from taglio.compare.float16 import float16, most_in_float16
-from taglio.errors import BadModel
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
@@ -18,7 +17,6 @@ from tests.models import (
     Sketch,
     feeds,
     loaded,
-    residual,
 )
 
 
@@ -50,19 +48,6 @@ def test_float16_of_any_block_is_close_and_of_float16(name: str, tmp_path: Path)
         assert [value.name for value in converted.graph.output] == list(model.outputs)
         onnx.checker.check_model(converted)
     assert model.proto.SerializeToString(deterministic=True) == before
-
-
-def test_a_block_that_onnx_runtime_refuses_stays_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, graph = case(residual(), tmp_path)
-
-    def refuse(proto: onnx.ModelProto, *_: object, **__: object) -> None:
-        if any(node.name == "conv2" and "/float16" in node.input[0] for node in proto.graph.node):
-            raise BadModel("no kernel for conv2")
-
-    monkeypatch.setattr("taglio.compare.float16.open_session", refuse)
-    made = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
-    assert {*made.blocks} == {block.name for block in graph.blocks} - {"conv2"}
-    assert made.left == (f"1 of {len(graph.blocks)} blocks left in float32: no kernel for conv2",)
 
 
 def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:

@@ -79,30 +79,6 @@ def test_so_it_is_with_forms_that_need_no_calibration(problem: Problem) -> None:
     solved(problem.graph, problem.profile, problem.error, problem.limits)
 
 
-def test_one_conversion_serves_all_int8_readers_of_a_tensor_but_each_float_reader_pays() -> None:
-    """By hand: x → a → (b, c, d). Quantising what a wrote costs 7, for b and c together; dequantising it for d, 9."""
-    sketch = Sketch()
-    a = sketch.conv(sketch.input("x"))
-    sketch.conv(a)
-    sketch.conv(a)
-    sketch.refused(a)
-    graph = sketch.graph()
-    times = {("conv0", "float32"): 30.0, ("conv0", "int8"): 31.0, ("refused3", "float32"): 5.0}
-    for name in ("conv1", "conv2"):
-        times |= {(name, "float32"): 20.0, (name, "int8"): 10.0}
-    glue = {tensor.name: (0.0, 0.0, 0.0, 0.0) for tensor in graph.tensors} | {"conv0.0": (0.0, 0.0, 7.0, 9.0)}
-    profile = profile_of(graph, times, glue)
-
-    plan = solved(graph, profile, None, Limits(None))
-    assert named(plan.assignment()) == {"conv1": "int8", "conv2": "int8"}
-    assert plan.predicted_latency_s.value == pytest.approx(62e-6)
-
-    glue["conv0.0"] = (0.0, 0.0, 7.0, 5.0)  # 31 + 10 + 10 + 5 for d's conversion + 5 of d itself
-    plan = solved(graph, profile_of(graph, times, glue), None, Limits(None))
-    assert set(plan.assignment()) == {"conv0", "conv1", "conv2"}
-    assert plan.predicted_latency_s.value == pytest.approx(61e-6)
-
-
 def between_two_convolutions(*, move: bool) -> tuple[Graph, Profile]:
     """conv → weightless block (→ movement) → conv, where the weightless block alone is slower in int8."""
     sketch = Sketch()
