@@ -115,9 +115,6 @@ def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
     assert "input items is not a tensor" in refusal(saved(proto, tmp_path))
 
 
-# What a model says of itself
-
-
 # Dimensions
 
 
