@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from taglio.components.build import Manifest, Port
+from taglio.components.build import Manifest
 from taglio.errors import plural
 from taglio.flow.outcome import Outcome
 from taglio.profile.wall_time import WallTime
@@ -23,21 +23,18 @@ def run(material: Material) -> list[Part]:
 
 
 def components(manifest: Manifest) -> list[Part]:
-    """The component files and the tensors between them."""
+    """The component files."""
     rows: list[list[object]] = []
     for piece in manifest.pieces:
         runtime = f"{piece.runtime} {piece.runtime_version}".strip()
         contents = [size(piece.size_bytes), len(piece.blocks), piece.sha256[:16]]
         rows.append([piece.name, piece.device, runtime, piece.file, *contents])
     head = ["component", "device", "runtime", "file", "size", "blocks", "SHA-256"]
-    between = ["tensor", "from", "to", "type", "shape", "per inference"]
-    caption = "Inputs, outputs and tensors between components"
     total = sum(piece.size_bytes for piece in manifest.pieces)
     order = ", run in this order" if len(manifest.pieces) > 1 else ""
     return [
         Text(f"{plural(len(manifest.pieces), 'component')}, {size(total)}{order}."),
         Table(head, rows, words=frozenset({1, 2, 3})),
-        Table(between, _crossings(manifest), caption, words=frozenset({1, 2, 3, 4})),
     ]
 
 
@@ -86,20 +83,6 @@ def configuration(material: Material) -> list[Part]:
         parts.append(Table([], seconds, "Time by stage", "words"))
         parts += _races(outcome)
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
-
-
-def _crossings(manifest: Manifest) -> list[list[object]]:
-    source = {port.name: piece.name for piece in manifest.pieces for port in piece.outputs}
-    rows: list[list[object]] = []
-    for piece in manifest.pieces:
-        rows += [_port(port, source.get(port.name, "caller"), piece.name) for port in piece.inputs]
-    for piece in manifest.pieces:
-        rows += [_port(port, piece.name, "caller") for port in piece.outputs if port.name in manifest.outputs]
-    return rows
-
-
-def _port(port: Port, source: str, target: str) -> list[object]:
-    return [port.name, source, target, port.dtype, " × ".join(map(str, port.shape)), size(port.bytes)]
 
 
 def _settings(material: Material) -> list[tuple[str, object]]:
