@@ -48,13 +48,6 @@ class Material:
         source = self.plan.limits if self.plan is not None else self.outcome or self.error
         return source.metric if source is not None else Metric()
 
-    @property
-    def max_error(self) -> float | None:
-        """The limit of the outcome or the plan; None if there is none."""
-        if self.outcome is not None:
-            return self.outcome.max_error
-        return self.plan.limits.max_error if self.plan is not None else None
-
 
 def gather(folder: Path) -> Material:
     """Read a workspace. Raises BadArtifact if the profile or its graph is missing, or any artifact is damaged or of

@@ -20,7 +20,7 @@ def _headline(material: Material) -> str:
     if material.outcome is not None:
         return answer.sentence(material.outcome, material.built_in)
     if plan is not None and plan.predicted_latency_s.value:
-        bound = material.max_error
+        bound = plan.limits.max_error
         ceiling = "" if bound is None else f" ({allowed(metric, bound)})"
         error = plan.predicted_error.value if plan.measured_error is None else plan.measured_error
         how = "" if plan.measured_error is not None else "predicted "
