@@ -1,4 +1,4 @@
-"""Small programs whose solutions are known; random ones against trying all."""
+"""Small programs whose solutions are known."""
 
 from math import inf
 
