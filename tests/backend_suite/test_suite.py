@@ -20,7 +20,7 @@ from tests.backend_suite.drive import outcomes, sample
 from tests.backend_suite.known import problems
 from tests.models import conv_relu_chain, parsed
 
-SAMPLE, GRAPHS = 60, 12
+SAMPLE, GRAPHS = 30, 12
 
 
 # One of each reason for which a refusal is right.
