@@ -79,10 +79,11 @@ def test_so_it_is_with_forms_that_need_no_calibration(problem: Problem) -> None:
     solved(problem.graph, problem.profile, problem.error, problem.limits)
 
 
-def between_two_convolutions() -> tuple[Graph, Profile]:
-    """conv → weightless block → conv, where the weightless block alone is slower in int8."""
+def between_two_convolutions(*, move: bool) -> tuple[Graph, Profile]:
+    """conv → weightless block (→ movement) → conv, where the weightless block alone is slower in int8."""
     sketch = Sketch()
-    sketch.conv(sketch.join(sketch.conv(sketch.input("x"))))
+    middle = sketch.join(sketch.conv(sketch.input("x")))
+    sketch.conv(sketch.move(middle)[0] if move else middle)
     graph = sketch.graph()
     times = {(block.name, name): 0.0 for block in graph.blocks for name in forms(block)}
     for block in choosers(graph):
@@ -93,7 +94,7 @@ def between_two_convolutions() -> tuple[Graph, Profile]:
 
 
 def test_a_weightless_block_between_int8_blocks_counts_as_int8() -> None:
-    graph, profile = between_two_convolutions()
+    graph, profile = between_two_convolutions(move=False)
     plan = solved(graph, profile, None, Limits(None))
     # A float block in the middle would make 3 + 10 + 3 + 10 + 3 + 10 + 3; that is not to be had.
     assert plan.predicted_latency_s.value == pytest.approx((3 + 10 + 50 + 10 + 3) * 1e-6)
@@ -102,7 +103,7 @@ def test_a_weightless_block_between_int8_blocks_counts_as_int8() -> None:
 @pytest.mark.parametrize("noise", [0.0, 1e-2], ids=["slower", "over the bound"])
 def test_a_weightless_block_held_in_float_is_not_surrounded_by_int8(noise: float) -> None:
     """ONNX Runtime would run it in int8: what the user asked for can only be kept by leaving a neighbour in float."""
-    graph, profile = between_two_convolutions()
+    graph, profile = between_two_convolutions(move=False)
     own = tuple(BlockNoise(b.name, "int8", noise if b.kind == "join" else 1e-6) for b in choosers(graph))
     error = error_of(graph, (OutputModel("y", own, (), 0.0, 1.0),))
     plan = solved(graph, profile, error, Limits(0.01, float_blocks=("join1",)))
