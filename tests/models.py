@@ -14,8 +14,6 @@ from taglio.model.load import Model, load
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.processor import instructions, sums_saturate
 
-Shape = tuple[int, ...]
-
 
 def digits_model() -> Path:
     """The embedded network before `training/digits.py` scales its channels apart: the same to the bit in float, and one

@@ -79,12 +79,6 @@ def test_an_optimisation_leaves_these_files_and_no_others(optimized: Optimized) 
     assert set(snapshot(optimized.folder)) == expected
 
 
-def test_numbers_come_back_bit_for_bit(kept: Path) -> None:
-    value = artifact.load(kept, "value", Value, model_sha256=MODEL)
-    assert value == KEPT
-    assert str(value.numbers[3]) == "-0.0"
-
-
 @pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664)])
 def test_files_are_readable_by_whom_the_umask_lets(umask: int, mode: int, tmp_path: Path) -> None:
     before = os.umask(umask)

@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.weights import WeightFiles
 
@@ -81,14 +80,3 @@ def test_tensors_in_branches_and_attributes_are_found() -> None:
     proto = helper.make_model(helper.make_graph(nodes, "g", [], []))
     assert [tensor.name for tensor in weights.tensors(proto)] == ["inner", "inner", "attribute"]
     assert weights.weight_bytes(proto) == 2 * SQUARE.nbytes + SQUARE[:1].nbytes
-
-
-def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = WeightFiles()
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(BadModel, match=r"No space left on device; .* set TMPDIR to a disk with enough space"):
-        store.keep(SQUARE)

@@ -63,29 +63,18 @@ def each(make: Callable[[int], Mapping[str, Any]]) -> list[Feed]:
     return [make(index) for index in range(SAMPLES)]
 
 
-def body(name: str, nodes: list[onnx.NodeProto], written: str) -> onnx.GraphProto:
-    return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(written, FLOAT, None)])
+def body(nodes: list[onnx.NodeProto], written: str) -> onnx.GraphProto:
+    return helper.make_graph(nodes, "body", [], [helper.make_tensor_value_info(written, FLOAT, None)])
 
 
 def classifier_with_a_map() -> Made:
     """scikit-learn: a sequence of maps as output."""
     g = Graph(15)
-    names = [g.name("label"), g.name("scores")]
-    g.nodes.append(
-        helper.make_node(
-            "LinearClassifier",
-            [g.given("X", FLOAT, "N", 4)],
-            names,
-            name="classifier",
-            domain=_ML,
-            classlabels_ints=[0, 1, 2],
-            coefficients=normal(12, seed=1).tolist(),
-            intercepts=[0.0, 0.1, -0.1],
-            post_transform="SOFTMAX",
-        )
-    )
-    g.gives(names[0], INT64)
-    mapped = g.op("ZipMap", names[1], domain=_ML, classlabels_int64s=[0, 1, 2])
+    linear: dict[str, Any] = {"coefficients": normal(12, seed=1).tolist(), "intercepts": [0.0, 0.1, -0.1]}
+    linear |= {"classlabels_ints": [0, 1, 2], "post_transform": "SOFTMAX"}
+    outputs = ("label", "scores")
+    g.gives(g.op("LinearClassifier", g.given("X", FLOAT, "N", 4), outputs=outputs, domain=_ML, **linear), INT64)
+    mapped = g.op("ZipMap", "scores", domain=_ML, classlabels_int64s=[0, 1, 2])
     value = onnx.ValueInfoProto(name=mapped)
     value.type.sequence_type.elem_type.map_type.key_type = INT64
     value.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = FLOAT
@@ -181,13 +170,8 @@ def function_of_functions() -> Made:
     leaky = helper.make_node("LeakyRelu", ["x"], ["y"])
     leaky.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="alpha", type=onnx.AttributeProto.FLOAT))
     inner = helper.make_function("layers", "activation", ["x"], ["y"], [leaky], own, ["alpha"])
-    choice = helper.make_node(
-        "If",
-        ["c"],
-        ["y"],
-        then_branch=body("yes", [helper.make_node("Relu", ["h"], ["r"])], "r"),
-        else_branch=body("no", [helper.make_node("Neg", ["h"], ["n"])], "n"),
-    )
+    yes, no = (body([helper.make_node(kind, ["h"], ["r"])], "r") for kind in ("Relu", "Neg"))
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=yes, else_branch=no)
     product = helper.make_node("MatMul", ["x", "w"], ["m"])
     call = helper.make_node("activation", ["m"], ["h"], domain="layers", alpha=0.3)
     outer = helper.make_function("layers", "layer", ["x", "w", "c"], ["y"], [product, call, choice], own)
@@ -215,19 +199,10 @@ def decoder_with_a_past() -> Made:
     tables = [g.constant(turn(angles).astype(np.float32)) for turn in (np.cos, np.sin)]
     normed = g.op("SimplifiedLayerNormalization", x, g.ones(width), axis=-1)
     made = [g.op("MatMul", normed, g.weight(width, n * size, fan=width)) for n in (heads, shared, shared)]
-    answers = ["attended", "present.key", "present.value"]
-    g.nodes.append(
-        helper.make_node(
-            "GroupQueryAttention",
-            [*made, "past.key", "past.value", length, total, *tables],
-            answers,
-            name="attention",
-            domain=_MICROSOFT,
-            num_heads=heads,
-            kv_num_heads=shared,
-            do_rotary=1,
-        )
-    )
+    inputs = [*made, "past.key", "past.value", length, total, *tables]
+    answers = ("attended", "present.key", "present.value")
+    how: dict[str, Any] = {"num_heads": heads, "kv_num_heads": shared, "do_rotary": 1}
+    g.op("GroupQueryAttention", *inputs, outputs=answers, domain=_MICROSOFT, **how)
     for name in answers[1:]:
         g.gives(name, FLOAT, "batch", shared, "total", size)
     y = g.linear("attended", width, width)
@@ -251,9 +226,8 @@ def attention_with_a_mask() -> Made:
     x = g.given("x", FLOAT, "N", "S", 32)
     made = [g.linear(x, 32, 32) for _ in range(3)]
     past = [g.given(f"past_{kind}", FLOAT, "N", 4, "P", 8) for kind in "kv"]
-    written = ["attended", "present_k", "present_v"]
-    inputs = [*made, g.given("mask", BOOL, "S", "T"), *past]
-    g.nodes.append(helper.make_node("Attention", inputs, written, name="attention", q_num_heads=4, kv_num_heads=4))
+    written, inputs = ("attended", "present_k", "present_v"), [*made, g.given("mask", BOOL, "S", "T"), *past]
+    g.op("Attention", *inputs, outputs=written, q_num_heads=4, kv_num_heads=4)
     y = g.op("RMSNormalization", g.op("Add", x, g.linear("attended", 32, 32)), g.ones(32), axis=-1)
     g.gives(g.op("Add", y, g.linear(g.op("Gelu", g.linear(y, 32, 48)), 48, 32)))
     for name in written[1:]:
@@ -274,12 +248,8 @@ def states_with_the_batch_second() -> Made:
     x = g.given("x", FLOAT, "T", "B", 8)
     states = [g.given(name, FLOAT, 2, "B", 12) for name in ("h0", "c0")]
     weights = [g.weight(2, 48, 8, fan=8), g.weight(2, 48, 12, fan=12), g.weight(2, 96, fan=99)]
-    written = ["steps", "h1", "c1"]
-    g.nodes.append(
-        helper.make_node(
-            "LSTM", [x, *weights, "", *states], written, name="lstm", hidden_size=12, direction="bidirectional"
-        )
-    )
+    written = ("steps", "h1", "c1")
+    g.op("LSTM", x, *weights, "", *states, outputs=written, hidden_size=12, direction="bidirectional")
     y = g.op("Reshape", g.op("Transpose", "steps", perm=[0, 2, 1, 3]), g.whole(0, 0, -1))
     g.gives(g.linear(g.op("Relu", g.linear(y, 24, 16)), 16, 5))
     for name in written[1:]:

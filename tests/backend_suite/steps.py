@@ -1,7 +1,7 @@
 """The steps of random graphs. Each writes operators that read a value, and returns a value of the same or a smaller
 rank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,9 +47,10 @@ class Writer:
         fan = fan or int(np.prod(shape[1:]))
         return self.constant(self.rng.normal(0.0, gain / np.sqrt(fan), shape).astype(np.float32))
 
-    def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> str:
+    def op(self, kind: str, *inputs: str, outputs: int | Sequence[str] = 1, domain: str = "", **attributes: Any) -> str:
+        """An operator with so many outputs, or with outputs of these names; its first output."""
         name = self.name(kind)
-        names = [f"{name}_y" if index == 0 else f"{name}_y{index}" for index in range(outputs)]
+        names = [f"{name}_y{index or ''}" for index in range(outputs)] if isinstance(outputs, int) else list(outputs)
         self.nodes.append(helper.make_node(kind, list(inputs), names, name=name, domain=domain, **attributes))
         return names[0]
 

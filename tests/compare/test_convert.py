@@ -12,10 +12,9 @@ from taglio.compare import convert, environments, supervise
 from taglio.compare.environments import FoundEnvironment
 from taglio.compare.request import Request
 from taglio.embedded import digits_data
-from taglio.errors import BadEnvironment, BadModel
+from taglio.errors import BadModel
 from taglio.flow.opening import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from tests.end_to_end.command import refused, taglio
 from tests.models import digits_model
 
 
@@ -123,23 +122,8 @@ def test_a_tool_that_fails_is_named(tmp_path: Path, made: list[Request], monkeyp
         convert.as_onnx(tmp_path / "none.keras", {}, 1)
 
 
-@pytest.mark.parametrize(("name", "place"), [("net.h5", "litert"), ("net.pt2", "torch"), ("bert/config.json", "torch")])
-def test_a_missing_environment_is_one_line_with_its_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str
-) -> None:
-    monkeypatch.setenv(environments.VARIABLE, str(tmp_path / "none"))
-    monkeypatch.setattr(environments, "installed", lambda *_: {})
-    model = foreign(tmp_path, name)
-    with pytest.raises(BadEnvironment, match=rf"needs the {place} environment: .*: run taglio backends add {place}"):
-        convert.as_onnx(model.parent if "/" in name else model, {}, 1)
-
-
 def test_examples_come_from_arrays_on_the_disk_and_in_memory(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.zeros((5, 3, 4), np.float32), label=np.zeros(5))
     assert convert.examples_of(tmp_path / "d.npz") == {"x": ((1, 3, 4), "float32")}
     assert convert.examples_of({"ids": [[1, 2], [3, 4]], "labels": [1, 2]}) == {"ids": ((1, 2), "int64")}
     assert convert.examples_of(tmp_path) == {}
-
-
-def test_a_folder_that_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
-    refused(taglio("inspect", tmp_path), tmp_path.name, "is a directory without saved_model.pb and config.json")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import taglio
-from taglio.compare.float16 import LARGEST, beyond_float16, float16, most_in_float16
-from taglio.errors import CannotQuantize
+from taglio.compare.float16 import float16, most_in_float16
 from taglio.flow.quantize import quantize
 from taglio.lab.work import Work
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
@@ -63,17 +62,3 @@ def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> Non
     for sample, answers in zip(work.data.held_out.samples[:4], work.float_answers(4), strict=True):
         (answer,) = open_session(rounded, SessionOptions(1)).run(None, dict(sample))
         assert np.linalg.norm(answer - answers[0]) < 0.01 * np.linalg.norm(answers[0])
-
-
-def test_weights_count_by_their_values() -> None:
-    after = AFTER.copy()
-    after[0, 0] = 2.0 * LARGEST
-    work = opened(4.0, after)
-    beyond = beyond_float16(work.model, work.graph, [block.name for block in work.graph.blocks], {})
-    assert [*beyond.values()] == ["after reaches 1.31e+05; float16 ends at 65504"]
-
-
-def test_nothing_left_is_refused_with_the_tensor() -> None:
-    work = opened(60000.0)
-    with pytest.raises(CannotQuantize, match="no block can be float16: large reaches"):
-        quantize(work, "float16", blocks="up")

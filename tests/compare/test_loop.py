@@ -1,6 +1,5 @@
 """The loop on a back end of three lines: order, errors, groups, failures."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,15 +98,6 @@ def test_a_row_that_cannot_run_costs_itself(tmp_path: Path, key: str, status: st
     assert set(of(heard, "timed")) == {"float32", "shifted"}
 
 
-def test_rows_take_turns(tmp_path: Path) -> None:
-    _, backend = events(tmp_path, "float32", "shifted")
-    turns = backend.runs[2 * len(SAMPLES) :]
-    pairs = [turns[i : i + 4] for i in range(0, len(turns), 4)]  # three runs that fill the caches, and one that counts
-    assert all(len(set(turn)) == 1 for turn in pairs)
-    rounds = [{turn[0] for turn in pairs[i : i + 2]} for i in range(0, len(pairs), 2)]
-    assert all(each == {"float32", "shifted"} for each in rounds)
-
-
 def test_when_memory_is_full_groups_are_timed_with_the_float_row_among_each(tmp_path: Path) -> None:
     heard, backend = events(tmp_path, "float32", "shifted", "other", memory_bytes=0)
     timed = [event[1] for event in heard if event[0] == "timed"]
@@ -145,17 +135,3 @@ def test_a_small_part_of_an_output_is_not_hidden_by_a_large_one() -> None:
     reference, outputs = [(np.array([[500.0, 1.0]]),)], [(np.array([[500.0, 0.0]]),)]
     assert loop.distance(reference, outputs) < 0.01
     assert loop.distance(reference, outputs, parts) == 1.0
-
-
-@pytest.mark.parametrize(("run_s", "counted"), [((9e-3, 2e-3, 2e-3, 1e-3), 1e-3), ((30e-3, 8e-3), 8e-3), ((1.0,), 1.0)])
-def test_a_row_fills_the_caches_before_the_run_that_counts(
-    monkeypatch: pytest.MonkeyPatch, run_s: tuple[float, ...], counted: float
-) -> None:
-    now_s, runs = [0.0], iter(run_s)
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
-
-    def run() -> None:
-        now_s[0] += next(runs)
-
-    assert loop.timed(run) == pytest.approx(counted)
-    assert next(runs, None) is None  # it ran as often as its first run allows

@@ -190,11 +190,3 @@ def test_every_row_of_a_back_end_that_never_starts_has_the_reason(tmp_path: Path
     found = [*measure_rows(PYTHON, request(tmp_path / "work", rows), PATIENT, main=broken)]
     assert [row.status for row in found] == ["crashed", "crashed"]
     assert all("libthing" in row.reason for row in found)
-
-
-def test_a_python_that_does_not_run_is_a_reason(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("no program")
-    python.chmod(0o755)
-    (row,) = measure_rows(python, request(tmp_path / "work", (wanted("a"),)), PATIENT)
-    assert (row.status, row.reason) == ("failed", f"{python} cannot be run: Exec format error")

@@ -25,8 +25,3 @@ def test_every_row_is_named_once_and_one_is_float(backend: str) -> None:
 def test_a_form_that_could_not_be_written_is_a_row_with_the_reason() -> None:
     rows = [row for row in TABLES["onnxruntime"] if (row.method, row.engine) == ("float16", "CPU")]
     assert [(row.file, row.refusal) for row in rows] == [("", "a weight is too large")]
-
-
-def test_only_a_form_that_could_not_be_written_is_refused() -> None:
-    refused = {row.refusal for table in TABLES.values() for row in table if row.refusal}
-    assert refused == set(REFUSALS.values())

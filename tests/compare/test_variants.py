@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from taglio.compare.table import FLOAT, forms
@@ -12,7 +11,6 @@ from taglio.data.dataset import split
 from taglio.model.graph import build
 from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.runtimes.processor import instructions, sums_saturate
 from tests.models import TINY, feeds, loaded
 
 
@@ -48,26 +46,3 @@ def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[OnnxS
         error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
         assert error < 0.08 or "saturate" in written.notes.get(key, ""), key
         assert (error == 0) == (key == FLOAT), key
-
-
-def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[OnnxSource, Written]) -> None:
-    _, written = pyramid
-    said = {key for key, note in written.notes.items() if "rows that end in -rr" in note}
-    assert ("qdq-u8s8-asym-pc" in said) == sums_saturate(instructions())
-    assert not any(key.endswith("-rr") for key in said)
-    assert "qdq-u8s8-asym-pc-rr" in written.files
-
-
-def test_a_form_that_no_block_has_is_refused(tmp_path: Path) -> None:
-    written = write(source("conv_relu_chain", tmp_path), forms(), tmp_path / "models")
-    assert written.refusals["int8-dynamic"] == "no block has an int8-dynamic form"
-
-
-def test_types_are_those_asked_for(pyramid: tuple[OnnxSource, Written]) -> None:
-    _, written = pyramid
-    kinds = {"u8s8-asym": {onnx.TensorProto.UINT8}, "s8s8-sym": {onnx.TensorProto.INT8}}
-    for types, expected in kinds.items():
-        proto = onnx.load(written.files[f"qdq-{types}-pc"])
-        constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-        zero_points = {constants[node.input[2]] for node in proto.graph.node if node.op_type == "QuantizeLinear"}
-        assert zero_points == expected

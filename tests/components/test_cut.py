@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.components.cut import Component, Wires, cut
+from taglio.components.cut import Component, cut
 from taglio.components.prove import TOLERANCE, prove
-from taglio.errors import BadOption, MeasurementFailed
+from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import open_session
-from tests.components.cases import INT8, Case, tiny
-from tests.models import TINY, Sketch, messy, residual, two_in_two_out
+from tests.components.cases import Case, tiny
+from tests.models import Sketch
 
 Pattern = Callable[[Graph], dict[str, str]]
 
@@ -32,35 +32,9 @@ def at(*places: float) -> Pattern:
     return pattern
 
 
-def there_and_back(graph: Graph) -> dict[str, str]:
-    """The middle third somewhere else."""
-    count = len(graph.blocks)
-    return {block.name: "away" if count <= 3 * i < 2 * count else "home" for i, block in enumerate(graph.blocks)}
-
-
 def in_turn(graph: Graph) -> dict[str, str]:
     """Every block on another device than the one before: as many changes as can be."""
     return {block.name: f"d{(i * i) % 3}" for i, block in enumerate(graph.blocks)}
-
-
-def back_and_forth(graph: Graph) -> dict[str, str]:
-    """Two devices in turn, the last of the two first in name."""
-    return {block.name: f"d{(i + 1) % 2}" for i, block in enumerate(graph.blocks)}
-
-
-PATTERNS: dict[str, Pattern] = {
-    "halves": at(0.5),
-    "three in a row": at(0.3, 0.7),
-    "there and back": there_and_back,
-    "in turn": in_turn,
-    "back and forth": back_and_forth,
-}
-ASSIGNMENTS: dict[str, Callable[[Case], Assignment]] = {
-    "float": lambda _: {},
-    "int8": lambda case: case.all_int8(),
-    "every second": lambda case: case.every(2),
-    "every third": lambda case: case.every(3),
-}
 
 
 def in_order(case: Case, parts: list[Component], devices: Mapping[str, str]) -> None:
@@ -135,16 +109,6 @@ def test_an_output_may_be_a_constant(tmp_path: Path) -> None:
     assert case.proven(parts, case.builder.build({}), tmp_path).identical
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) -> None:
-    case = tiny(TINY[name](), tmp_path)
-    for assignment in ASSIGNMENTS.values():
-        chosen = assignment(case)
-        for pattern in PATTERNS.values():
-            parts = pieces(case, chosen, pattern(case.graph))
-            equal(case, parts, chosen, tmp_path)
-
-
 def test_levels_of_one_device_are_components_of_their_own(network: Case, tmp_path: Path) -> None:
     """What a component writes leaves before the next one runs; together they are still the whole."""
     chosen, blocks = network.every(2), network.graph.blocks
@@ -179,65 +143,6 @@ def test_a_rounding_that_flips_is_no_fault_and_a_wrong_weight_is(network: Case, 
     wrong = [replace(parts[0], proto=scaled_weights(parts[0].proto, 1.1)), *parts[1:]]
     with pytest.raises(MeasurementFailed, match="differ from the whole model"):
         prove(tmp_path, network.written(wrong, tmp_path), whole, samples)
-
-
-def test_one_device_gives_the_whole_model_as_one_component(network: Case, tmp_path: Path) -> None:
-    chosen = network.every(2)
-    quantized = network.builder.build(chosen)
-    devices = {block.name: "here" for block in network.graph.blocks}
-    (only,) = cut(network.model, network.graph, quantized, devices, network.wires(chosen, devices))
-    assert only.proto is quantized and only.device == "here"
-    assert only.inputs == ("image",) and only.outputs == network.model.outputs
-    assert network.proven([only], quantized, tmp_path).identical
-    assert [path.name for path in tmp_path.glob("*.onnx")] == ["model.onnx"]
-
-
-def test_a_path_that_comes_back_makes_a_device_run_twice(tmp_path: Path) -> None:
-    case = tiny(residual(), tmp_path)
-    parts = pieces(case, case.all_int8(), there_and_back(case.graph))
-    assert [part.device for part in parts] == ["home", "away", "home"]
-    assert [part.name for part in parts] == ["0-home", "1-away", "2-home"]
-
-
-def test_branches_that_do_not_need_each_other_are_one_component_per_device(tmp_path: Path) -> None:
-    case = tiny(two_in_two_out(), tmp_path)
-    parts = pieces(case, {}, {block.name: "left" if block.name == "conv0" else "right" for block in case.graph.blocks})
-    assert [(part.device, part.inputs) for part in parts][:2] == [("left", ("left",)), ("right", ("right",))]
-    equal(case, parts, {}, tmp_path)
-
-
-def test_a_block_without_a_device_is_refused(network: Case) -> None:
-    devices = {block.name: "a" for block in network.graph.blocks[2:]}
-    with pytest.raises(BadOption, match=f"2 blocks without a device, such as {network.graph.blocks[0].name}"):
-        cut(network.model, network.graph, network.model.proto, devices, Wires("", {}))
-
-
-def test_each_component_quantises_a_model_input_for_itself(tmp_path: Path) -> None:
-    g = Sketch(11)
-    x = g.input("x", 1, 3, 8, 8)
-    case = tiny(g.model(g.conv(x, 3, 4), g.conv(x, 3, 4)), tmp_path)
-    parts = pieces(case, case.all_int8(), dict(zip((block.name for block in case.graph.blocks), "ba")))
-    assert [part.inputs for part in parts] == [("x",), ("x",)]
-    equal(case, parts, case.all_int8(), tmp_path)
-
-
-def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> None:
-    case = tiny(messy(), tmp_path)
-    devices = {block.name: "b" if block.kind == "Sigmoid" else "a" for block in case.graph.blocks}
-    chosen = case.all_int8()
-    parts = cut(case.model, case.graph, case.builder.build(chosen), devices, case.wires(chosen, devices))
-    assert [part.device for part in parts] == ["a"]
-    equal(case, parts, case.all_int8(), tmp_path)
-
-
-def test_a_tensor_that_is_read_both_ways_crosses_once(tmp_path: Path) -> None:
-    g = Sketch(12)
-    x = g.conv(g.input("x", 1, 3, 8, 8), 3, 8)
-    case = tiny(g.model(g.conv(x, 8, 4), g.conv(x, 8, 4)), tmp_path)
-    source, left, right = (block.name for block in case.graph.blocks)
-    parts = pieces(case, {left: INT8}, {source: "a", left: "b", right: "b"})
-    equal(case, parts, {left: INT8}, tmp_path)
-    assert parts[1].inputs == case.graph.block(source).outputs
 
 
 def test_a_model_that_magnifies_the_last_bit_is_proven_without_fusion(tmp_path: Path) -> None:

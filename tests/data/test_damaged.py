@@ -131,14 +131,6 @@ def test_pictures_that_are_something_else_or_a_bomb(content: Callable[[], bytes]
         load(tmp_path, [PICTURE])
 
 
-def test_what_follows_a_picture_is_not_read(tmp_path: Path) -> None:
-    """A file that is a picture and an archive at once is a picture."""
-    np.savez(tmp_path / "whole.npz", x=np.zeros(3))
-    (tmp_path / "a.png").write_bytes(picture() + (tmp_path / "whole.npz").read_bytes())
-    (tmp_path / "whole.npz").unlink()
-    assert load(tmp_path, [PICTURE]).samples[0]["x"].shape == (1, 3, 4, 6)
-
-
 @pytest.mark.parametrize("name", ["data.npy", "data.npz", "data.txt", "data.csv"])
 def test_a_device_is_no_data(name: str, tmp_path: Path) -> None:
     (tmp_path / name).symlink_to("/dev/zero")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taglio.data.spec import TEXT, InputSpec
+from taglio.data.spec import InputSpec
 from taglio.data.values import Feeder
 from taglio.errors import BadData
 
@@ -42,15 +42,3 @@ def test_what_does_not_fit_is_converted_or_refused_also_after_one_that_fitted() 
         feeder(np.array([np.nan] + [0.0] * 47).reshape(1, 3, 4, 4))
     with pytest.raises(BadData, match=r"has \[1, 3, 5, 4\] for input 'image'"):
         feeder(np.zeros((1, 3, 5, 4), np.float32))
-
-
-def test_entries_that_are_no_inputs_are_left_out() -> None:
-    image = np.zeros((1, 3, 4, 4), np.float32)
-    assert set(Feeder([IMAGE])({"image": image, "label": np.ones(1)})) == {"image"}
-
-
-def test_text_is_always_checked() -> None:
-    feeder = Feeder([InputSpec("text", (1,), TEXT)])
-    assert feeder(np.array(["a"], object))["text"].tolist() == ["a"]
-    with pytest.raises(BadData, match="holds objects, not numbers"):
-        feeder(np.array([1], object))

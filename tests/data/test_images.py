@@ -9,9 +9,8 @@ from PIL import Image
 
 from taglio.data.files import load
 from taglio.data.preprocess import Preprocess, parse_preprocess
-from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
-from tests.data.test_arrays import IMAGE, RNG, VECTOR, refused, x_of
+from tests.data.test_arrays import IMAGE, RNG, refused, x_of
 
 
 def pictures(folder: Path, count: int) -> Path:
@@ -112,32 +111,6 @@ def test_pictures_in_formats_that_are_not_read_are_told(tmp_path: Path) -> None:
     data = load(tmp_path, [IMAGE])
     assert len(data.samples) == 2
     assert "left out 3 pictures (.gif, .tiff): save them as .png" in map(str, data.notes)
-
-
-def test_the_limit_takes_evenly_spaced_pictures_and_counts_the_others(tmp_path: Path) -> None:
-    data = load(pictures(tmp_path, 10), [IMAGE], limit=4)
-    assert (data.names, data.dropped) == (("p00.png", "p03.png", "p06.png", "p09.png"), 6)
-    assert load(tmp_path, [IMAGE], limit=1).names == ("p00.png",)
-    with refused("limit is 0", BadOption):
-        load(tmp_path, [IMAGE], limit=0)
-
-
-@pytest.mark.parametrize("inputs", [[VECTOR], [IMAGE, VECTOR], [x_of(1, 4, 4, 6)]])
-def test_a_folder_needs_one_picture_input(tmp_path: Path, inputs: list[InputSpec]) -> None:
-    with refused(f"one 4-D input of 1 or 3 channels.*'{inputs[-1].name}' float32 .*: give an .npz"):
-        load(pictures(tmp_path, 1), inputs)
-
-
-@pytest.mark.parametrize(
-    ("how", "spec", "match"),
-    [
-        ("nhwc", IMAGE, r"nhwc does not fit input 'images' float32 \[1, 3, 4, 6\]: use nchw"),
-        ("rgb", x_of(1, 1, 4, 6), "rgb, nchw does not fit .*: use gray"),
-    ],
-)
-def test_preprocess_has_to_fit_the_input(tmp_path: Path, how: str, spec: InputSpec, match: str) -> None:
-    with refused(match, BadOption):
-        load(pictures(tmp_path, 1), [spec], parse_preprocess(how))
 
 
 def test_preprocess_may_not_leave_the_input_dtype(tmp_path: Path) -> None:

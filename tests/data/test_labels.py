@@ -90,12 +90,3 @@ def test_what_is_no_label_is_refused_in_one_line(tmp_path: Path, name: str, text
     assert "\n" not in str(caught.value)
     with pytest.raises(BadData, match="no such file"):
         with_labels(data(tmp_path), tmp_path / "missing.txt")
-
-
-def test_labels_of_several_shapes_come_with_files_of_one_sample_each(tmp_path: Path) -> None:
-    folder = tmp_path / "samples"
-    folder.mkdir()
-    for count in (1, 3):
-        np.savez(folder / f"{count}.npz", x=np.zeros(2, np.float32), labels=np.arange(count))
-    labels = load(folder, [X]).labels
-    assert labels is not None and [label.tolist() for label in labels] == [[0], [0, 1, 2]]

@@ -86,20 +86,6 @@ def test_classes_that_are_numbers_and_those_of_the_model(tmp_path: Path) -> None
     assert "numbered by config.json" in named.notes[0].text
 
 
-def test_classes_keep_their_numbers_where_samples_are_few_or_batched(tmp_path: Path) -> None:
-    path = pictures(tmp_path, a=2, b=2, c=2)
-    few = load(path, [IMAGE], limit=3)
-    assert few.labels is not None and few.labels.tolist() == [0, 1, 2]
-    pairs = load(path, [InputSpec("x", (2, 3, 4, 6), "float32")])
-    assert pairs.labels is not None and pairs.labels.tolist() == [[0, 0], [1, 1], [2, 2]]
-
-
-def test_subfolders_of_two_kinds_are_refused(tmp_path: Path) -> None:
-    sound(pictures(tmp_path, a=1) / "b" / "x.wav", np.arange(9))
-    with refused("subdirectories of .* have images and sounds: give a directory of one kind"):
-        load(tmp_path, [IMAGE])
-
-
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_a_wav_file_is_read_exactly_at_every_width(tmp_path: Path, width: int) -> None:
     top = 2 ** (8 * width - 1)
@@ -144,14 +130,6 @@ def test_another_sampling_rate_is_refused_with_both(tmp_path: Path) -> None:
         load(tmp_path, [SOUND])
 
 
-def test_sounds_and_images_take_their_own_preprocess(tmp_path: Path) -> None:
-    sound(tmp_path / "s" / "a.wav", np.arange(5))
-    with refused(r"preprocess rgb,nchw.* is for images, but .* has sounds: use rate=16000"):
-        load(tmp_path / "s", [SOUND], Preprocess())
-    with refused("preprocess rate=8000,normalize is for sounds, but .* has images"):
-        load(pictures(tmp_path / "p", a=1) / "a", [IMAGE], parse_preprocess("rate=8000,normalize"))
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"RIFF", b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x03\0\1\0@\x1f\0\0\0}\0\0\4\0 \0data"]
 )
@@ -194,31 +172,12 @@ def test_texts_are_filled_up_and_cut_to_a_fixed_length_and_to_their_batch(tmp_pa
     assert [sample["ids"].shape for sample in pairs.samples] == [(2, 5), (2, 2)]
 
 
-def test_the_longest_text_is_the_models(tmp_path: Path) -> None:
-    near = tokenizer(tmp_path / "model", model_max_length=2)
-    data = load(written(tmp_path / "t.txt", "a b c\na\n"), [IDS], near=near)
-    assert [sample["input_ids"].shape for sample in data.samples] == [(1, 2), (1, 1)]
-
-
 def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     near = tokenizer(tmp_path / "model")
     path = written(tmp_path / "t.csv", 'id,Text,label\n1,"a, b",4\n2,c,5\n')
     data = load(path, [IDS], near=near)
     assert data.labels is not None and data.labels.tolist() == [4, 5]
     assert data.notes[0].text == f"{path}: left out 'id', neither text nor label"
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("a\n\nb\n", "text 1 is empty: remove it, with its label"),
-        ("", "0 texts; the model's batch is 1: add some"),
-    ],
-)
-def test_texts_that_are_none_are_refused(tmp_path: Path, text: str, match: str) -> None:
-    near = tokenizer(tmp_path / "model")
-    with refused(match):
-        load(written(tmp_path / "t.txt", text), [IDS], near=near)
 
 
 def test_texts_without_a_tokenizer_or_for_another_model_are_refused(tmp_path: Path) -> None:
@@ -262,21 +221,6 @@ def test_labels_in_a_table(tmp_path: Path, name: str, text: str, expected: list[
     data = load(folder, [InputSpec("x", (1, 2), "float32")])
     labelled = with_labels(data, written(tmp_path / name, text))
     assert labelled.labels is not None and labelled.labels.tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("a,b\nc\n", "row 2 has 1 cell; the first row has 2: quote cells"),
-        ("label,label\n1,2\n", "a column is named twice"),
-        ("1,2,3\n", "has 3 columns: name the column of labels 'label'"),
-    ],
-)
-def test_tables_that_are_none_are_refused(tmp_path: Path, text: str, match: str) -> None:
-    np.savez(tmp_path / "d.npz", x=np.zeros((2, 2), np.float32))
-    data = load(tmp_path / "d.npz", [InputSpec("x", (1, 2), "float32")])
-    with refused(match):
-        with_labels(data, written(tmp_path / "l.csv", text))
 
 
 VIT = {

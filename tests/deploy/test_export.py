@@ -1,8 +1,6 @@
 """Exported repositories hold what was delivered, and only where the answers are the same."""
 
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from taglio.deploy.folder import read
 from taglio.deploy.verify import HOLDS
 from taglio.deploy.write import Answered, read_answered
 from taglio.errors import BadArtifact, BadOption
-from taglio.flow.export import export as export_workspace
 from taglio.runtimes import onnxruntime, openvino
 from tests.deploy.repositories import ALONE, exported, rewritten, rows_in
 from tests.deploy.test_delivery import Delivery, delivered
@@ -59,24 +56,6 @@ def test_nothing_appears_where_an_export_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"answers may depend on session\.x64quantprecision, which it cannot set"):
         exported(delivery.folder, tmp_path / "deep" / "out", TRITON)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_changed_file_is_not_exported(delivery: Delivery, tmp_path: Path) -> None:
-    name = read(delivery.folder).components[0].model
-    with (delivery.folder / name).open("ab") as file:
-        file.write(b"\0")
-    with pytest.raises(BadArtifact, match=f"{name}: changed since it was delivered"):
-        exported(delivery.folder, tmp_path / "out", PLAIN)
-
-
-def test_a_full_disk_is_said_in_one_line(delivery: Delivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
-
-    monkeypatch.setattr(shutil, "copy2", full)
-    with pytest.raises(BadArtifact, match=r"out: the disk is full: free some space"):
-        exported(delivery.folder, tmp_path / "out", PLAIN)
-    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_outside_the_folder_is_exported(delivery: Delivery) -> None:
@@ -140,10 +119,3 @@ def test_the_command_line_exports_and_refuses_in_one_line(tmp_path: Path) -> Non
     refused(taglio("export", folder, tmp_path / "out"), "out exists and is not an empty directory: give a new one")
     ran = taglio("export", folder, tmp_path / "copy", "--json")
     assert ran.json()["layout"] == "plain"
-
-
-def test_an_unknown_layout_and_a_workspace_without_deploy_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="`layout` zip: use plain, triton or ovms"):
-        export_workspace(tmp_path, tmp_path / "out", "zip")
-    with pytest.raises(BadArtifact, match="deploy: nothing was delivered here: run taglio build first"):
-        export_workspace(tmp_path, tmp_path / "out", PLAIN)

@@ -111,13 +111,6 @@ def test_requests_are_not_joined_where_all_first_dimensions_are_dynamic_and_rows
     assert any(remark.startswith("requests are not joined: ") for remark in result.models[0].remarks)
 
 
-def test_types_that_triton_cannot_send_are_refused(tmp_path: Path) -> None:
-    doubled = parsed("(double[1,4] x) => (double[1,4] y) { y = Add (x, x) }")
-    folder = workspace_of(tmp_path / "work", doubled, {"x": np.ones((1, 4))}, openvino.NAME)
-    with pytest.raises(BadOption, match=r"it has no type for f64 \(x\): use `layout` plain"):
-        export_workspace(folder, tmp_path / "out", TRITON)
-
-
 def test_triton_reads_its_configuration_for_openvino(tmp_path: Path) -> None:
     delivery = delivered(tmp_path, openvino.NAME)
     result = exported(delivery.folder, tmp_path / "out", TRITON, Joining("", 8))

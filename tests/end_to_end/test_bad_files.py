@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.command import Case, quick, refused, snapshot, taglio
-from tests.models import Sketch, conv_relu_chain, digits_model, parsed, saved
+from tests.models import Sketch, conv_relu_chain, digits_model, saved
 
 
 def cut_short(path: Path) -> tuple[str, ...]:
@@ -67,18 +67,6 @@ def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> 
     assert taglio("run", tmp_path / "out", "--runs", 2, "--json").code == 0
 
 
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        ("image=1x3x8x8", ("image", "picture")),
-        ("picture=1xtwox8x8", ("INPUT=1x3x224x224",)),
-        ("1x3x8x8", ("INPUT=1x3x224x224",)),
-    ],
-)
-def test_a_shape_that_does_not_fit(shape: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    refused(taglio("inspect", dynamic(tmp_path), "--shape", shape), "--shape", *words)
-
-
 def test_data_that_does_not_fit(workspace: Path, tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     bad = tmp_path_factory.mktemp("bad") / "data.npy"
     np.save(bad, np.ones((6, 3, 9, 9), np.float32))
@@ -86,12 +74,3 @@ def test_data_that_does_not_fit(workspace: Path, tiny: Case, tmp_path_factory: p
     options = ("--data", bad, "--max-error", 0.01, "--effort", 0.01, "-o", workspace)
     refused(taglio("optimize", tiny.model, *options), "BadData", bad, "[6, 3, 9, 9]", "[1, 3, 8, 8]")
     assert snapshot(workspace) == before
-
-
-def test_values_that_the_model_cannot_run_on(tmp_path: Path) -> None:
-    """An index past the table: right shape, right type, and only running shows it."""
-    text = "(int64[1, 4] words) => (float[1, 4, 6] y) { rows = Gather (table, words) y = MatMul (rows, w) }"
-    model = saved(parsed(text, {"table": np.ones((10, 8)), "w": np.ones((8, 6))}), tmp_path)
-    np.save(tmp_path / "words.npy", np.full((6, 4), 99))
-    arguments = (model, "--data", tmp_path / "words.npy", "--max-error", 0.1, "--effort", 0.01)
-    refused(taglio("optimize", *arguments, "-o", tmp_path / "out"))

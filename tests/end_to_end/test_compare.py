@@ -14,7 +14,7 @@ from taglio import artifact
 from taglio.compare.environments import VARIABLE
 from taglio.compare.result import COMPARISON, Comparison
 from tests.conftest import once
-from tests.end_to_end.command import Case, begun, refused, taglio
+from tests.end_to_end.command import Case, begun, taglio
 
 # OpenVINO runs where it is installed beside taglio; the others need environments of their own.
 ABSENT = {"nncf", "onnxsim", "litert", "pytorch", "qkeras", "keras"} | (
@@ -89,8 +89,8 @@ def test_the_page_and_the_file_hold_it_all(compared: tuple[Path, Any]) -> None:
     page = (out / "comparison.html").read_text()
     assert result["recommended"].startswith(("onnxruntime/", "openvino/"))
     for row in result["rows"]:
-        assert row["wanted"]["id"].partition("/")[2] in page
-    assert page.count('<div class="chart"') == 2
+        assert row["status"] != "measured" or row["wanted"]["id"].partition("/")[2] in page
+    assert page.count('<div class="chart"') == 1
     assert "default-src &#39;none&#39;" in page
     assert (out / "comparison.json").exists()
 
@@ -120,13 +120,3 @@ def test_a_stopped_comparison_keeps_its_finished_rows(tiny: Case, tmp_path: Path
     assert "stopped before" not in ran.out
     assert "qdq-u8s8-asym-pc" in ran.out
     assert (out / "work" / "mine.txt").read_text() == "here first" and not [*out.glob(".*")]
-
-
-def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:
-    refused(taglio("compare", *tiny.arguments(), "--backends", "tvm", "-o", tmp_path), "no back end tvm", "onnxruntime")
-
-
-def test_a_model_of_no_known_format_is_refused(tiny: Case, tmp_path: Path) -> None:
-    model = tmp_path / "model.bin"
-    model.write_bytes(b"?")
-    refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .keras")

@@ -36,22 +36,6 @@ def test_a_bound_in_decibel_is_kept(workspace: Path) -> None:
     assert "\u00a0dB" in taglio("report", workspace).out
 
 
-def test_unknown_metrics_and_other_metrics_models_are_refused(workspace: Path) -> None:
-    refused(taglio("error", workspace, "--metric", "psnr"), "psnr", "relative-l2")
-    refused(taglio("error", workspace, "--metric", "nowhere:f"), "nowhere:f", "cannot be imported")
-
-
-def test_the_report_lists_every_block_the_largest_error_first(workspace: Path) -> None:
-    rows = taglio("report", workspace, "--json").json()["sensitivity"]
-    damages = [row["damage"] or 0.0 for row in rows]
-    assert damages and damages == sorted(damages, reverse=True) and damages[-1] >= 0.0
-    ran = taglio("report", workspace)
-    assert ran.code == 0
-    lines = ran.out.splitlines()
-    head = next(index for index, line in enumerate(lines) if line.startswith("block "))
-    assert lines[head + 1].startswith(rows[0]["block"])
-
-
 def test_a_plan_is_bounded_and_told_in_the_users_metric(
     few_digits: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """One ONNX file quantised as it was told to be, with no plan."""
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,17 +73,6 @@ def test_data_that_leave_no_range_are_named(few_digits: Case, tmp_path: Path) ->
     refused(made, "no block can be int8; the largest, ", "has no calibrated range: it reaches")
 
 
-def test_a_scheme_whose_sums_may_saturate_is_named(few_digits: Case, tmp_path: Path) -> None:
-    given = ("--blocks", "*first*", "--scheme", "qdq-u8s8-asym-pc", "-o", tmp_path / "some.onnx")
-    notes = " ".join(taglio("quantize", *few_digits.arguments(), *given, "--json").json()["notes"])
-    assert ("qdq-u8s8-asym-pc-rr" in notes) == sums_saturate(instructions())
-
-
-@pytest.mark.parametrize("saturates", [True, False])
-def test_the_default_scheme_fits_the_processor(saturates: bool) -> None:
-    assert str(default_scheme(saturates)) == "qdq-u8s8-asym-pc" + "-rr" * saturates
-
-
 def test_without_a_scheme_no_sums_saturate_and_the_scheme_is_told(tmp_path: Path) -> None:
     model = saved(dense(), tmp_path)
     shape = [dim.dim_value for dim in onnx.load(model).graph.input[0].type.tensor_type.shape.dim]
@@ -116,13 +104,6 @@ def test_an_lstm_becomes_int8_dynamic_its_only_form(tmp_path: Path) -> None:
         printed = taglio(*command, "--method", "int8-dynamic", "--blocks", blocks, "--json").json()
         assert "DynamicQuantizeLSTM" in types_in(quantized)
         assert (printed["blocks"], printed["candidates"]) == (1, 1) and 0.0 < printed["error"] < 0.1
-
-
-def test_quantize_says_what_it_wrote(tiny: Case, tmp_path: Path) -> None:
-    ran = taglio("quantize", *tiny.arguments(), "-o", tmp_path / "q.onnx")
-    assert (ran.code, ran.err) == (0, "")
-    assert "error" in ran.out
-    assert "q.onnx" in ran.out
 
 
 def test_quantize_says_when_answers_are_not_float_and_when_they_are_not_finite(tmp_path: Path) -> None:
@@ -168,9 +149,3 @@ def test_the_data_are_not_overwritten(tiny: Case, tmp_path: Path) -> None:
     calibration = ("--data", tiny.data, "--calibration", data)
     refused(taglio("quantize", tiny.model, *calibration, "-o", data), "--out", "is the calibration data itself")
     assert data.read_bytes() == before
-
-
-def test_a_device_is_not_replaced(tiny: Case, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    refused(taglio("quantize", *tiny.arguments(), "-o", tmp_path / "pipe"), "not a regular file: choose another name")
-    assert (tmp_path / "pipe").is_fifo()

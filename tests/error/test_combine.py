@@ -80,12 +80,6 @@ def test_of_many_outputs_those_with_the_largest_errors_are_fitted() -> None:
     assert np.median(np.abs(fitted.unseen / truth - 1.0)) < 0.1
 
 
-def test_falling_losses_are_pooled() -> None:
-    knots = dict(monotone([0.1, 0.2, 0.3, 0.4], [0.0, 0.4, 0.2, 0.6]))
-    assert knots[0.2] == knots[0.3] == pytest.approx(0.3)
-    assert knots[0.4] == 0.6
-
-
 def test_any_measurements_give_a_rising_link() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):

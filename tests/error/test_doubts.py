@@ -9,10 +9,8 @@ from taglio.error.doubts import (
     constant_inputs,
     constant_outputs,
     digests,
-    exchanged_rows,
     few_inputs,
     no_numbers,
-    not_float,
     nothing_changed,
     saturating_sums,
     sizes_measured,
@@ -20,7 +18,6 @@ from taglio.error.doubts import (
     values_fed,
 )
 from taglio.error.loss import RELATIVE, Metric
-from taglio.error.tally import Tally
 from taglio.error.tasks.task import TOP1
 from taglio.notes import Kind, Note
 from taglio.quantize.scheme import parse_scheme
@@ -31,11 +28,6 @@ def test_a_metric_that_counts_answers_needs_many() -> None:
     told = "on 8 held-out inputs: each counts for 12.5%; give more data"
     for name in (TOP1, "ctc"):  # an input of ctc has several answers
         assert str(coarse_metric(Metric(name, True), 8)) == f"{name} {told}"
-
-
-def test_rows_that_may_change_places_call_for_a_task() -> None:
-    assert str(exchanged_rows(RELATIVE, ["boxes"])).startswith("rows of boxes are in the order of scores")
-    assert exchanged_rows(RELATIVE, []) is exchanged_rows(Metric("detection", True), ["boxes"]) is None
 
 
 def test_an_error_of_nothing_at_all_is_doubted() -> None:
@@ -125,14 +117,6 @@ def test_the_sizes_of_dynamic_dimensions_are_told() -> None:
     assert not sizes_measured([fixed], samples)
 
 
-def test_outputs_that_are_not_float_are_told() -> None:
-    alone, beside = Tally(["class"]), Tally(["class", "y"])
-    alone.add([np.array([1, 2])], [np.array([1, 3])])
-    beside.add([np.array([1, 2]), np.ones(2)], [np.array([1, 3]), np.ones(2)])
-    assert str(not_float(alone)).startswith("no output is float: the error is the share of values that change")
-    assert str(not_float(beside)).endswith("unchanged with all blocks in int8: class 50.00%")
-
-
 def test_missing_numbers_of_the_float_model_are_told_but_no_masks() -> None:
     outputs = [[np.array([np.nan, 1.0])], [np.array([-np.inf, 1.0])]]
     assert "y for 1 of 2 inputs" in str(no_numbers(outputs, ["y"]))
@@ -157,8 +141,3 @@ def test_the_range_of_what_is_fed_is_told(scale: float, does: str, words: str) -
     line = str(values_fed([IMAGE], [{"image": values}, {"image": values / 2}], {"image": does}))
     assert line.startswith(f"values fed: image 0 to {scale:.4g}{words}")
     assert words or line.endswith(f"{scale:.4g}")
-
-
-def test_inputs_that_are_not_float_are_not_in_the_range_of_what_is_fed() -> None:
-    ids = InputSpec("ids", (1, 4), "int64")
-    assert values_fed([ids], [{"ids": np.arange(4)[None]}], {}) is None

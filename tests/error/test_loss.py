@@ -130,32 +130,6 @@ def test_a_function_that_misbehaves_is_refused(functions: str, name: str, messag
         bad.losses()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("psnr", "is not one of relative-l2, l2-per-size, sqnr, cosine, top1, tokens, detection"),
-        ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
-        ("made_up_metrics:number", "has the type int: give a function"),
-    ],
-)
-@pytest.mark.usefixtures("functions")
-def test_what_is_no_metric_is_refused(text: str, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
-        parse_metric(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "argument", "bound", "loss"),
-    [
-        ("top1", "min_score", 0.99, 0.01),
-        ("detection:iou=0.6", "min_score", 1.0, 0.0),
-        ("r2", "max_drop", 0.02, 0.02),
-    ],
-)
-def test_a_limit_on_a_task_is_a_floor_or_a_drop(name: str, argument: Argument, bound: float, loss: float) -> None:
-    assert parse_metric(name).bound(argument, bound) == pytest.approx(loss)
-
-
 def test_with_labels_a_task_is_held_against_what_the_float_model_reaches() -> None:
     """Float is right on three of four; the changed model on one of these and on the fourth."""
     float_scores = [np.eye(3, dtype=np.float32)[[best]] for best in (0, 1, 2, 0)]

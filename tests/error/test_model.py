@@ -56,16 +56,6 @@ def test_a_model_of_which_only_movement_could_be_int8_needs_no_output() -> None:
     assert model().misfit(sketch.graph()) == "no output has a model"
 
 
-def test_a_damaged_form_does_not_fit() -> None:
-    sketch = Sketch()
-    sketch.conv(sketch.input("x"))
-    graph = sketch.graph()
-    for form, words in (("int8", ""), ("relu1_out", "unknown form relu1_out")):
-        assert (
-            model(OutputModel(graph.outputs[0], (BlockNoise("conv0", form, 1.0),), (), 0.0, 1.0)).misfit(graph) == words
-        )
-
-
 def test_no_prediction_is_larger_than_what_was_measured() -> None:
     """The sum of all blocks predicted 10,061 % where all of them in int8 had 150 %."""
     sketch = Sketch()

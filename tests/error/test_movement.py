@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from taglio.error.movement import find_parts
-from taglio.error.parts import OutputParts, labelled
+from taglio.error.parts import OutputParts
 from taglio.model.load import Model
 from tests.examples import examples
 from tests.models import Sketch, loaded
@@ -40,15 +40,6 @@ def numbered(**shapes: tuple[int, ...]) -> Feeds:
 
 def inputs(g: Sketch, feeds: Feeds) -> list[str]:
     return [g.input(name, *value.shape) for name, value in feeds[0].items()]
-
-
-def test_boxes_beside_scores_are_two_parts(tmp_path: Path) -> None:
-    feeds = numbered(boxes=(1, 4, 6), scores=(1, 3, 6))
-    g = Sketch()
-    y = g.op("Transpose", g.op("Concat", *inputs(g, feeds), axis=1), perm=[0, 2, 1])
-    parts, values = split(loaded(g.model(g.rename(y, "y")), tmp_path), feeds)
-    assert parts.names == ("y[:, :, :4]", "y[:, :, 4:]")
-    assert [set(part_values) for part_values in values.values()] == [{1.0}, {11.0}]
 
 
 def test_heads_of_three_strides_in_one_tensor_are_known_by_stride_and_by_quantity(tmp_path: Path) -> None:
@@ -177,18 +168,3 @@ def test_rows_chosen_by_scores_are_ranked(tmp_path: Path) -> None:
     parts = find_parts(model, [{"x": g.rng.normal(-1, 1, (1, 60)).astype(np.float32)} for _ in range(4)])
     assert parts.names == ("best", "rows")
     assert parts.ranked == {1}
-
-
-def test_only_float_outputs_are_taken_apart() -> None:
-    x = helper.make_tensor_value_info("x", TensorProto.INT64, [1, 3])
-    y = helper.make_tensor_value_info("y", TensorProto.INT64, [1, 6])
-    node = helper.make_node("Concat", ["x", "x"], ["y"], name="join", axis=1)
-    proto = helper.make_model(helper.make_graph([node], "ints", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
-    model = Model("ints", "", 17, (), ("y",), proto)
-    assert find_parts(model, [{"x": np.ones((1, 3), np.int64)}]).names == ("y",)
-
-
-def test_parts_are_named_after_where_their_values_come_from() -> None:
-    values = np.array([[0, 1, 0, 1, 2, 2]])
-    parts = labelled(["y"], {0: {(1, 6): values}}, ["mean", "mean", "log"])
-    assert parts.names == ("y (from mean)", "y (from mean, part 2)", "y[:, 4:]")

@@ -10,12 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import FormSwitch, Switchable, switchable_graph
 from taglio.error.tally import Tally
-from taglio.errors import BadData, BadOption
+from taglio.errors import BadData
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
-from tests.components.cases import ANCHOR, CHOICES, INT8, Case, tiny
+from tests.components.cases import CHOICES, INT8, Case, tiny
 from tests.models import Sketch, residual
 
 SAMPLES = 3
@@ -45,12 +45,6 @@ def test_errors_do_not_depend_on_what_was_measured_before(network: Case, meter: 
     before = meter.error(chosen)
     meter.error(network.all_int8())
     assert meter.error(chosen) == before and meter.error({}) == 0.0
-
-
-def test_a_switch_that_is_not_there_is_refused(switchable: Switchable, network: Case) -> None:
-    plain = next(b for b in network.graph.candidates() if not b.soft_tail)
-    with pytest.raises(BadOption, match=f"block {plain.name} has no switch to int8-anchor"):
-        switchable.flags({plain.name: ANCHOR})
 
 
 def test_samples_that_the_float_model_cannot_take_are_refused(network: Case, switchable: Switchable) -> None:

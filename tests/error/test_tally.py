@@ -57,16 +57,6 @@ def test_pooling_weighs_samples_by_their_size_and_not_by_their_number() -> None:
     assert value_of(*pairs, ([0.0], [12.0])) == pytest.approx(1.3)
 
 
-def test_equal_outputs_have_no_error_even_where_they_are_zero() -> None:
-    assert list(accumulated(drawn(0), drawn(0)).l2()) == [0.0, 0.0]
-    assert value_of((np.zeros(3), np.zeros(3))) == 0.0
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_floats_of_any_width_count_alike(dtype: type[np.generic]) -> None:
-    assert value_of((np.array([1, 1, 1, 1], dtype), np.array([1, 1, 0, 1], dtype))) == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -92,14 +92,6 @@ def test_it_is_unknown_for_one_input_and_errors_that_are_not_finite_and_0_for_ex
     assert end is not None and end > 1.0
 
 
-def test_the_ends_rise_with_the_probability_around_the_ratio() -> None:
-    squares, references = recorded()["digits, 4 blocks"]
-    ends = [mean_end(squares, references, probability) for probability in (0.05, 0.8, 0.95)]
-    low, likely, upper = (end for end in ends if end is not None)
-    assert low < squares.sum() / references.sum() < likely < upper
-    assert 0.0 < standard_error(squares, references) < 0.1
-
-
 def test_the_standard_error_is_that_of_repeated_draws() -> None:
     """Against the spread of the error over many draws of eight inputs."""
     rng = np.random.default_rng(0)

@@ -172,12 +172,6 @@ def test_a_runtime_that_is_not_installed_cannot_be_judged(out: Path, monkeypatch
     assert result.exit_code == 6
 
 
-def test_a_folder_that_is_no_workspace_is_named(tmp_path: Path) -> None:
-    ran = taglio("check", tmp_path / "nowhere")
-    assert ran.code == 2
-    assert "nowhere: no workspace of a result: give the directory that taglio optimize wrote" in ran.err
-
-
 def test_without_its_data_the_error_cannot_be_said_and_the_speed_is_still_judged(out: Path, tmp_path: Path) -> None:
     setup = json.loads((out / "setup.json").read_text())
     assert Path(setup["body"]["data"]).exists()
@@ -224,10 +218,3 @@ def test_a_processor_that_lacks_what_the_plan_was_made_for_is_named_before_anyth
     assert "lacks VNNI" in row(result, "processor").detail
     assert "optimise here" in row(result, "processor").detail
     assert {promise.name for promise in result.promises} == {"files", "onnxruntime", "processor"}
-
-
-def test_a_workspace_without_anything_delivered_is_refused_in_one_line(out: Path) -> None:
-    shutil.rmtree(out / "deploy")
-    ran = taglio("check", out)
-    assert ran.code == 2
-    assert "nothing was delivered here: run taglio build first" in ran.err

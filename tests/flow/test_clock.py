@@ -11,12 +11,6 @@ from taglio.errors import BadOption
 from taglio.flow.clock import FIXED, LEAST, TYPICAL_S, Clock
 
 
-def test_without_a_limit_every_stage_has_the_effort_that_was_asked_for() -> None:
-    clock = Clock(0.3, inf)
-    clock.laps["screen"] = 1000.0
-    assert {clock.effort(stage) for stage in TYPICAL_S} == {0.3}
-
-
 def test_the_time_that_is_left_is_for_all_later_stages() -> None:
     whole_s = sum(TYPICAL_S.values())
     clock = Clock(1.0, (FIXED + 0.5 * (1.0 - FIXED)) * whole_s)

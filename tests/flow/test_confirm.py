@@ -9,7 +9,7 @@ import pytest
 
 import taglio
 from taglio.confirm.race import Patience
-from taglio.flow.confirm import confirmed, raced_inputs
+from taglio.flow.confirm import confirmed
 from taglio.flow.opening import Model
 from taglio.search.decide import Decision, decide
 from taglio.search.ledger import Entry
@@ -88,8 +88,3 @@ def test_what_cannot_run_is_not_confirmed_and_says_why(work: Model, slow: Decisi
     assert result.speedup is None
     assert "not confirmed" in result.notes[0].text
     assert "gone.onnx" in result.notes[0].text
-
-
-def test_openings_run_inputs_of_the_held_out_part(work: Model) -> None:
-    inputs = raced_inputs(work)
-    assert 1 <= len(inputs) <= len(work.data.held_out.samples)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio.confirm.speedup import Speedup
 from taglio.flow import fixed_shapes
 from taglio.flow.fixed_shapes import fixed_shapes_note
 from taglio.flow.opening import Model
@@ -32,14 +31,3 @@ def test_a_gain_is_offered_with_the_option_that_brings_it(model: Path, monkeypat
     line = str(fixed_shapes_note(Model(model, rows(*[5] * 8), threads=1), None))
     assert "with --shape x=5x64, float32 in " in line
     assert "not confirmed" in line
-
-
-def test_nothing_is_offered_beside_a_plan_that_is_faster(model: Path) -> None:
-    fast = Speedup(1000.0, 900.0, 1100.0, 800.0, 8, 1.0, 0.001)
-    assert fixed_shapes_note(Model(model, rows(*[5] * 8), threads=1), fast) is None
-
-
-def test_nothing_is_measured_where_shapes_differ_or_are_fixed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_shapes, "_WORTH", 0.0)
-    assert fixed_shapes_note(Model(model, rows(5, 7, 5, 5, 7, 5, 5, 5), threads=1), None) is None
-    assert fixed_shapes_note(Model(model, rows(*[5] * 8), threads=1, shapes={"x": (5, 64)}), None) is None

@@ -1,6 +1,5 @@
 """`taglio run --load` on real workspaces: what is printed, what is left out, and what is refused."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from taglio.report.parts import Table
 from taglio.runtimes.way import Way
 from taglio.ways.demand import Demand
 from taglio.ways.result import Figure, Load, Rate
-from tests.conftest import TWO_DEVICES, Optimized, Staged
+from tests.conftest import Optimized, Staged
 from tests.end_to_end.command import refused, taglio
 
 RATE = Rate(
@@ -104,40 +103,8 @@ def test_what_is_no_load_is_one_line(tmp_path: Path, text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("option", [("--runs", "5"), ("--steps", "5"), ("--runtime", "openvino")])
-def test_what_times_runs_does_not_fit(tmp_path: Path, option: tuple[str, str]) -> None:
-    refused(taglio("run", tmp_path, "--load", "80%", *option), "--load", f"leave {option[0]} out")
-
-
-def test_a_cluster_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(TWO_DEVICES)
-    ran = taglio("run", tmp_path, "--load", "80%", "--cluster", tmp_path / "cluster.toml")
-    refused(ran, "--load is for one machine: leave --cluster out")
-
-
-def test_too_few_requests_a_second_are_refused_with_the_least_rate(digits_staged: Staged) -> None:
-    refused(
-        taglio("run", digits_staged.folder, "--load", "0.01/s"),
-        "--load",
-        "are 0 in",
-        "(at least 5): give ",
-        "/s or more",
-    )
-
-
 def test_a_changed_file_is_refused(digits_staged: Staged, tmp_path: Path) -> None:
     out = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
     with (out / "deploy" / "model.onnx").open("ab") as file:
         file.write(b"\0")
     refused(taglio("run", out, "--load", "80%"), "model.onnx: changed since it was delivered")
-
-
-def test_a_model_for_several_devices_is_refused(digits_staged: Staged, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
-    path = out / "deploy" / "deploy.json"
-    manifest = json.loads(path.read_text())
-    part = manifest["components"][0]
-    manifest["components"] = [part, {**part, "device": "camera"}]
-    path.unlink()
-    path.write_text(json.dumps(manifest))
-    refused(taglio("run", out, "--load", "80%"), "--load is for one machine", "2 devices")

@@ -10,13 +10,10 @@ import pytest
 
 from taglio import artifact, weights
 from taglio.cli import main
-from taglio.data.dataset import Samples, split
-from taglio.data.files import load as load_data
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption
 from taglio.flow import workspace
-from taglio.flow.memory import activation_bytes
 from taglio.flow.opening import open_work
 from taglio.lab.setup import Setup
 from taglio.plan.result import Interval, Limits, Plan, placements
@@ -24,8 +21,8 @@ from taglio.quantize.precision import FLOAT32
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.search.answers import answers
-from tests.components.cases import CHOICES, INT8, tiny
-from tests.models import Sketch, conv_relu_chain, two_in_two_out
+from tests.components.cases import CHOICES, INT8
+from tests.models import Sketch
 
 
 def products(count: int = 3) -> onnx.ModelProto:
@@ -153,28 +150,3 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     )
     one, other = held.read(assignment), filed.read(assignment)
     np.testing.assert_array_equal(one.l2, other.l2)
-
-
-def test_samples_that_wait_in_a_file_are_the_same(tmp_path: Path) -> None:
-    case = tiny(two_in_two_out(), tmp_path)
-    rng = np.random.default_rng(0)
-    arrays = {spec.name: rng.standard_normal((9, *spec.sizes())).astype(np.float32) for spec in case.model.inputs}
-    np.savez(tmp_path / "data.npz", **{**arrays, "labels": np.arange(9)})  # type: ignore[arg-type]
-    held = split(load_data(tmp_path / "data.npz", case.model.inputs))
-    filed = split(load_data(tmp_path / "data.npz", case.model.inputs, room_bytes=0))
-    for one, other in ((held.calibration, filed.calibration), (held.held_out, filed.held_out)):
-        assert isinstance(other.samples, Samples)
-        assert (one.sha256, one.names) == (other.sha256, other.names)
-        assert one.labels is not None
-        np.testing.assert_array_equal(one.labels, other.labels)
-        assert len(one.samples) == len(other.samples)
-        for a, b in zip(one.samples, other.samples[:], strict=True):
-            assert a.keys() == b.keys()
-            assert all(np.array_equal(a[name], b[name]) for name in a)
-
-
-def test_what_tensors_hold_at_one_time(tmp_path: Path) -> None:
-    graph = tiny(conv_relu_chain(), tmp_path).graph
-    sizes = {tensor.name: tensor.float_bytes for tensor in graph.tensors}
-    pairs = [sum(sizes[name] for name in (*block.inputs, *block.outputs)) for block in graph.blocks]
-    assert activation_bytes(graph) == max(pairs)  # a chain: what is read and what is written

@@ -9,9 +9,7 @@ import pytest
 from onnx.parser import parse_model
 
 import taglio
-from taglio.compare.convert import Converted
 from taglio.errors import BadData
-from taglio.flow.opening import converted_note
 from taglio.notes import Kind
 from tests.models import Sketch, saved
 
@@ -51,12 +49,6 @@ def test_a_model_whose_fused_kernels_fail_is_run_at_a_lower_level(tmp_path: Path
     assert len(work.float_answers()) == len(work.data.held_out.samples)
 
 
-def test_a_model_that_runs_keeps_its_level(tmp_path: Path) -> None:
-    g = Sketch(1)
-    work = taglio.Model(saved(g.model(g.conv(g.input("x", "N", 16, 4, 4), 16, 8)), tmp_path), INPUTS, threads=1)
-    assert work.setup.optimization == "all" and work.notes == ()
-
-
 @pytest.mark.parametrize(
     ("bias", "inputs", "words"),
     [
@@ -76,9 +68,3 @@ def test_outputs_that_never_change_are_refused_at_once(
     model = saved(g.model(g.op("Clip", convolved, low, high)), tmp_path)
     with pytest.raises(BadData, match=f"{words}.*no error can be measured"):
         taglio.optimize(model, inputs, max_error=0.01, threads=1)
-
-
-def test_a_conversion_that_changes_nothing_is_not_within_zero() -> None:
-    made = Converted(Path("m.onnx"), "keras", "tf2onnx 1")
-    assert converted_note("m.h5", made, 0.0).text.endswith("; its answers equal the original's")
-    assert converted_note("m.h5", made, 3.2e-7).text.endswith("differ from the original's by 3.2e-07 (relative L2)")

@@ -3,7 +3,7 @@
 import pytest
 
 from taglio.confirm.speedup import Speedup
-from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, files_promise, speed_promise
+from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, speed_promise
 from taglio.ways.result import Figure
 
 HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOWN, Verdict.REPORTED
@@ -11,13 +11,6 @@ HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOW
 
 def speed(ratio: float, low: float, high: float) -> Speedup:
     return Speedup(ratio, low, high, low, 8, 1e-3, 1e-3 / ratio)
-
-
-def test_a_changed_file_breaks_its_promise_and_is_named() -> None:
-    assert files_promise(4, []).verdict is HOLDS
-    broken = files_promise(4, ["model.bin"])
-    assert broken.verdict is BROKEN
-    assert "model.bin" in broken.now
 
 
 @pytest.mark.parametrize(
@@ -40,11 +33,6 @@ def test_the_error_on_the_same_data(loss: float, same_platform: bool, verdict: V
 )
 def test_the_error_on_new_data(ends: tuple[float, float] | None, verdict: Verdict) -> None:
     assert ErrorRecord(0.008, 0.01).on_new_data(0.007, ends)[0] is verdict
-
-
-def test_an_error_without_a_limit_is_reported() -> None:
-    assert ErrorRecord(0.008, None).on_new_data(0.5, None)[0] is REPORTED
-    assert ErrorRecord(0.008, None).again(0.008, 0.008, same_platform=True)[0] is HOLDS
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """A model that takes 20 s a run ends in minutes: on a clock that advances by 20 s with every run of it."""
 
-import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ import pytest
 import taglio
 from taglio.flow import error
 from taglio.flow.opening import InMemory, Model, open_work
-from taglio.profile import effort
 from taglio.runtimes import openvino
 from tests.models import Sketch
 
@@ -74,50 +71,6 @@ def test_a_slow_model_is_optimised_in_few_runs(residuals: int, runs: Counter[str
     assert "a run takes 20 s: schemes were not compared" in told
 
 
-@pytest.mark.whole
-def test_a_model_that_takes_long_to_open_is_opened_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of 5,000 operators did not end in 12 minutes: it was opened a hundred times at any effort."""
-    opened: Counter[str] = Counter()
-
-    def counting(kind: type) -> None:
-        real = kind.__init__  # type: ignore[misc]
-
-        def made(self: Any, *words: Any, **settings: Any) -> None:
-            opened[kind.__name__] += 1
-            real(self, *words, **settings)
-
-        monkeypatch.setattr(kind, "__init__", made)
-
-    counting(onnxruntime.InferenceSession)
-    counting(openvino.OpenVinoSession)
-    monkeypatch.setattr(effort, "_OPERATOR_S", 1.0)
-    model, data = slow()
-    result = taglio.optimize(model, data, max_error=0.05, threads=1, effort=0.05)
-    assert opened["InferenceSession"] <= 40 and opened["OpenVinoSession"] <= 16, opened
-    assert result.table is not None and result.table.plan.error <= 0.05
-    assert "operators take long to open: schemes were not compared" in " ".join(map(str, result.table.notes))
-
-
-@pytest.mark.whole
-def test_a_metric_that_takes_10_s_is_read_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planning stage read it 19 times, as if it took as long as a run of the model."""
-    readings: list[float] = []
-
-    def reading(outputs: Mapping[str, np.ndarray], _labels: object) -> float:
-        readings.append(1.0 + float(outputs["y"].mean()))
-        return readings[-1]
-
-    for clock in ("perf_counter", "monotonic"):
-        real = getattr(time, clock)
-        monkeypatch.setattr(time, clock, lambda real=real: real() + 10.0 * len(readings))
-    monkeypatch.setitem(sys.modules, "slow_metric", SimpleNamespace(reading=reading))
-    model, data = slow()
-    metric = "slow_metric:reading"
-    result = taglio.optimize(model, data, min_score=1.0, effort=0.1, metric=metric, runtime="onnxruntime", threads=1)
-    assert result.table is not None
-    assert result.table.stage_seconds["plan"] < 140.0
-
-
 def test_a_later_stage_uses_the_samples_of_the_first() -> None:
     """It must not depend on how fast the machine is then: the error model holds the hash of the samples."""
     model, data = slow()
@@ -126,13 +79,6 @@ def test_a_later_stage_uses_the_samples_of_the_first() -> None:
     )
     assert len(first.data.held_out.samples) == 3
     assert first.data.held_out.sha256 == later.data.held_out.sha256
-
-
-def test_a_fast_model_keeps_all_its_samples() -> None:
-    model, data = slow()
-    work = Model(model, data, threads=1)
-    assert len(work.data.held_out.samples) + len(work.data.calibration.samples) == 24
-    assert not work.notes
 
 
 @pytest.mark.whole
@@ -149,14 +95,3 @@ def test_a_fast_model_is_studied_on_all_inputs(monkeypatch: pytest.MonkeyPatch) 
     profile = taglio.profile_model(work, effort=0.001)
     studied = taglio.error_model(work, profile, effort=0.001)
     assert studied.samples == len(work.data.held_out.samples) == 22  # ten are unseen
-
-
-@pytest.mark.whole
-def test_a_model_of_one_block_is_studied_on_some_inputs_at_any_effort() -> None:
-    g = Sketch(1)
-    y = g.op("Gemm", g.input("x", 1, 16), g.weight(16, 8))
-    data = {"x": g.rng.normal(0, 1, (32, 16)).astype(np.float32)}
-    result = taglio.optimize(
-        g.model(g.rename(y, "y")), data, max_error=0.05, effort=0.001, runtime="onnxruntime", force_int8=["*"]
-    )
-    assert result.error is not None and result.error.samples >= 4

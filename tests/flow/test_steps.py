@@ -12,12 +12,11 @@ import taglio
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.engine.wiring import wire
 from taglio.data.spec import InputSpec
-from taglio.errors import BadOption
 from taglio.flow.run import run_steps
 from taglio.lab.work import Work
 from taglio.model.inputs import spec_of
 from taglio.model.state import suggested
-from tests.stateful import PRESENT, STATES, WIDE, inputs, network, written
+from tests.stateful import PRESENT, STATES, WIDE, inputs, network
 
 STEPS = 12
 SCHEME = "qdq-u8s8-asym-pc-rr"
@@ -111,20 +110,6 @@ def test_a_batch_without_a_name_is_not_taken_for_a_dimension_that_grows(read: st
     assert sorted(each["past"].shape[1] for each in everything) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ("h=h0", "the outputs are y, hn"),
-        ("hn", "write OUTPUT=INPUT"),
-        ("y=h0", r"the output is 'y' float32 \[1, 4\]"),
-        (("hn=h0", "hn=h0"), "already in another pair"),
-    ],
-)
-def test_pairs_that_do_not_fit_are_refused(state: Any, words: str) -> None:
-    with pytest.raises(BadOption, match=words):
-        taglio.Model(network(), {"x": inputs(4)}, state=state)
-
-
 def test_every_step_finds_what_those_before_left(opened: Work) -> None:
     wanted = in_one_process(inputs(STEPS))
     everything = [*opened.data.calibration.samples, *opened.data.held_out.samples]
@@ -180,26 +165,3 @@ def test_a_state_stays_on_its_device_and_the_session_answers_as_one_process(
     assert np.array_equal(session.step({"x": inputs(1)[0]})["y"], in_one_process(inputs(1))[0]["y"])
     report = run_steps(opened, profile, plan, built, steps=30)
     assert (report.steps, report.error) == (30, 0.0) and report.state_bytes == 4 * WIDE * 31
-
-
-@pytest.mark.whole
-def test_steps_are_timed_and_a_model_without_state_is_told(
-    opened: Work, staged: tuple[Any, Any], tmp_path: Path
-) -> None:
-    profile, error = staged
-    plan = taglio.plan_model(opened, profile, error, max_error=0.5, effort=0.01)
-    report = run_steps(opened, profile, plan, taglio.build(opened, plan), steps=20)
-    assert report.rate_per_s > 0.0 and 0.0 <= report.error < 0.5
-    case = written(tmp_path)
-    with pytest.raises(BadOption, match="name them with `state`"):
-        _ = taglio.Model(network(), stateless(STEPS), threads=1).steps
-    assert case.model.exists()
-
-
-def stateless(count: int) -> list[dict[str, np.ndarray]]:
-    """Samples of the same model where its states are inputs like others."""
-    found = []
-    for x in inputs(count):
-        zeros = {"h0": np.zeros((1, WIDE), np.float32), "past_key_values.0.key": np.ones((1, 2, WIDE), np.float32)}
-        found.append({"x": x, **zeros})
-    return found

@@ -63,14 +63,6 @@ def test_ctrl_c_before_anything_is_known_leaves_nothing(tiny: Case) -> None:
         optimized(tiny, stopping_at("loading", KeyboardInterrupt()))
 
 
-@pytest.mark.whole
-def test_a_request_to_end_is_not_taken_for_ctrl_c(tiny: Case) -> None:
-    """SIGTERM has the number of the signal."""
-    with pytest.raises(KeyboardInterrupt) as raised:
-        optimized(tiny, stopping_at("search", KeyboardInterrupt(15)))
-    assert raised.value.args == (15,)
-
-
 def test_time_that_is_up_ends_what_reports_progress() -> None:
     told: list[str] = []
     watched = Watched(lambda stage, *_: told.append(stage), lambda: " (so far float32)")

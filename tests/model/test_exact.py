@@ -106,12 +106,6 @@ def test_exact_sums_are_those_of_numpy(name: str) -> None:
     assert saturating_products(proto) == f"1 {proto.graph.node[0].op_type}"
 
 
-@pytest.mark.skipif(not SATURATES, reason="this processor sums u8×s8 products in 32 bits")
-@pytest.mark.parametrize("name", [name for name in CASES if name != "ConvInteger"])
-def test_as_they_are_they_saturate_here(name: str) -> None:
-    assert CASES[name].distance(CASES[name].model()) > 0.05
-
-
 def test_weights_within_7_bits_stay() -> None:
     proto = CASES["QGemm"].model()
     weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w")

@@ -129,15 +129,6 @@ def test_other_weights_are_another_model(tmp_path: Path) -> None:
     assert load(path).sha256 != before
 
 
-@pytest.mark.usefixtures("in_files")
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
-    path = external(products(), tmp_path)
-    with (tmp_path / OUTSIDE).open("rb+") as file:
-        file.truncate(40_000)
-    with pytest.raises(BadModel, match="has 40,000 bytes"):
-        load(path)
-
-
 def test_a_model_in_memory_without_its_weights_is_told_to_come_as_a_path(tmp_path: Path) -> None:
     proto = onnx.load(external(products(), tmp_path), load_external_data=False)
     with pytest.raises(BadModel, match=r"weights\.bin: No such file or directory\): give its path instead$"):

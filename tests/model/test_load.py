@@ -1,6 +1,5 @@
 """Reading a model: each refusal with its words and numbers, shapes and what a file says of itself."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +14,9 @@ from taglio.model.load import Model, load
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.models import (
     Sketch,
-    conv_relu_chain,
-    initializer,
-    messy,
     parsed,
-    residual,
     saved,
 )
-
-Change = Callable[[onnx.ModelProto], object]
 
 
 def answers(proto: onnx.ModelProto | Path, model: Model) -> list[np.ndarray]:
@@ -49,49 +42,6 @@ def batched() -> onnx.ModelProto:
 # Files
 
 
-def test_what_is_no_file_of_a_model_is_refused(tmp_path: Path) -> None:
-    assert "no such file" in refusal(tmp_path / "absent.onnx")
-    assert "is a directory" in refusal(tmp_path)
-    path = tmp_path / "model.onnx"
-    for content, words in ((b"", "is empty (0 bytes)"), (b"a shopping list, not a model", "not an ONNX file")):
-        path.write_bytes(content)
-        assert words in refusal(path)
-    refusal(path / "model.onnx")
-
-
-def without_operators(proto: onnx.ModelProto) -> None:
-    del proto.graph.node[:]
-
-
-def without_outputs(proto: onnx.ModelProto) -> None:
-    del proto.graph.output[:]
-
-
-def of_another_domain(proto: onnx.ModelProto) -> None:
-    proto.graph.node[1].domain = "ai.acme"
-    proto.opset_import.append(helper.make_opsetid("ai.acme", 1))
-
-
-def reading_what_nothing_writes(proto: onnx.ModelProto) -> None:
-    proto.graph.node[2].input[0] = "nowhere"
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (without_operators, ["holds no ONNX graph"]),
-        (without_outputs, ["the graph has no outputs"]),
-        (of_another_domain, ['operator Relu (relu1) has the custom domain "ai.acme"']),
-        (reading_what_nothing_writes, ["ONNX Runtime", "nowhere"]),
-    ],
-)
-def test_a_graph_that_cannot_run_is_refused(change: Change, words: list[str], tmp_path: Path) -> None:
-    proto = conv_relu_chain()
-    change(proto)
-    text = refusal(saved(proto, tmp_path))
-    assert [word for word in words if word not in text] == []
-
-
 @pytest.mark.parametrize(("value", "count"), [(np.nan, 2), (np.inf, 1)])
 def test_weights_that_are_not_numbers(tmp_path: Path, value: float, count: int) -> None:
     g = Sketch(34)
@@ -100,22 +50,6 @@ def test_weights_that_are_not_numbers(tmp_path: Path, value: float, count: int) 
     proto = g.model(g.op("Conv", g.input("x", 1, 3, 8, 8), g.constant(weights, "kernel")))
     text = refusal(saved(proto, tmp_path))
     assert f"weight kernel of Conv conv0 has {count} NaN or Inf among 108 values" in text
-
-
-def test_a_nan_in_a_constant_operator(tmp_path: Path) -> None:
-    g = Sketch(35)
-    value = initializer([[1.0, np.nan], [2.0, 3.0]], "value")
-    proto = g.model(g.op("MatMul", g.input("x", 1, 2), g.op("Constant", value=value)))
-    assert "of MatMul" in refusal(saved(proto, tmp_path))
-
-
-def test_a_name_that_is_not_text(tmp_path: Path) -> None:
-    data = residual().SerializeToString()
-    path = tmp_path / "damaged.onnx"
-    for named in (b"\x1a\x05conv0", b"\x12\x04tiny"):  # NodeProto.name: field 3, five bytes; GraphProto.name
-        assert named in data
-        path.write_bytes(data.replace(named, named[:-2] + b"\xff\xfe"))
-        refusal(path)
 
 
 # Shapes
@@ -181,17 +115,6 @@ def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
     assert "input items is not a tensor" in refusal(saved(proto, tmp_path))
 
 
-# What a model says of itself
-
-
-def test_the_file_is_not_written_to(tmp_path: Path) -> None:
-    path = saved(messy(), tmp_path)
-    before = path.read_bytes()
-    load(path)
-    assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-
-
 # Dimensions
 
 
@@ -216,12 +139,6 @@ def test_a_dimension_with_two_sizes_in_the_data_loses_its_name(lengths: tuple[in
     assert [spec.shape for spec in model.inputs] == [("B", None, 16)] * 2
     (answer,) = open_session(model.proto, SessionOptions(1)).run(None, feed)
     assert answer.shape == (1, lengths[0], 16)
-
-
-def test_a_dimension_with_one_size_keeps_its_name(tmp_path: Path) -> None:
-    feed = {name: np.ones((1, 4, 16), np.float32) for name in "ab"}
-    model = load(saved(two_lengths(), tmp_path), samples=lambda _: [feed])
-    assert model.notes == () and [spec.shape for spec in model.inputs] == [("B", "S", 16)] * 2
 
 
 def test_operators_may_come_before_those_that_they_read(tmp_path: Path) -> None:

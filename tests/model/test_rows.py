@@ -1,14 +1,12 @@
 """Whether rows of a batch keep apart."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
-from taglio.data.spec import InputSpec
 from taglio.model.inputs import spec_of
 from taglio.model.rows import why_rows_mix
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -130,10 +128,3 @@ def test_a_subgraph_and_a_scale_within_a_function_couple_rows_perhaps() -> None:
     function = '<domain: "own", opset_import: ["": 17]> F (v) => (q) { [scale] q, s, z = DynamicQuantizeLinear (v) }'
     proto = parsed(head + "{ y = Relu (x) }" + function, imports='"": 17, "own": 1')
     assert "DynamicQuantizeLinear scale scales all rows together" in why(proto)
-
-
-def test_inputs_of_different_rows_have_no_common_batch() -> None:
-    spec = InputSpec("a", ("N", 2), "float32")
-    feeds = [{"a": np.ones((1, 2), np.float32), "b": np.ones((2, 2), np.float32)}] * 2
-    reason = why_rows_mix([], [spec, replace(spec, name="b")], feeds, lambda feed: feed)
-    assert reason == "input b has another number of rows than the first input"

@@ -8,7 +8,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from taglio.model import opset
 from taglio.model.captures import graphs
 from taglio.model.load import Model, load
 from taglio.model.observe import tensor_shapes
@@ -60,21 +59,7 @@ def test_a_messy_old_model_comes_out_clean(tmp_path: Path) -> None:
     assert model.initializers().keys() == {tensor.name for tensor in graph.initializer}
 
 
-def test_names_that_onnx_runtime_extends_stay_recognisable(tmp_path: Path) -> None:
-    text = "(float[1, 4] x) => (float[1, 4] y) { [fc] product = MatMul (x, w) [bias] y = Add (product, b) }"
-    nodes = loaded(parsed(text, {"w": np.eye(4), "b": np.ones(4)}), tmp_path).nodes()
-    assert all(name.startswith(("fc", "bias")) for name in nodes)
-
-
 SCALER = "(float[1, 3] x) => (float[1, 3] y) { y = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x) }"
-
-
-def test_a_model_of_trees_is_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No operator of its could be int8 at a newer opset, and trees may be large."""
-    monkeypatch.setattr(opset, "_converted", lambda *_: pytest.fail("it was converted"))
-    text = SCALER.replace("float[1, 3] y", "int64[1, 3] z").replace("}", "z = Cast <to = 7> (y) }")
-    model = load(saved(parsed(text, imports='"": 9, "ai.onnx.ml": 1'), tmp_path))
-    assert (model.opset, model.no_int8) == (9, "no operator of ONNX's own domain computes")
 
 
 def test_no_opset_is_added_to_a_model_that_imports_none(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from taglio.errors import BadModel, TaglioError
 from taglio.model import graph as graphs
@@ -78,19 +78,6 @@ def test_names_like_those_that_taglio_writes(tmp_path: Path) -> None:
     assert len(set(names)) == len(names) and "taglio/split" not in names
 
 
-def test_a_function_of_the_model(tmp_path: Path) -> None:
-    body = '<domain: "own", opset_import: ["": 17]> Twice (a) => (b) { r = Relu (a) b = Neg (r) }'
-    calls = "{ [first] m = own.Twice (x) [second] y = own.Twice (m) }"
-    model, _ = taken(parsed(ROW + calls + body, imports='"": 17, "own": 1'), tmp_path, {"x": X})
-    assert {node.op_type for node in model.proto.graph.node} <= {"Relu", "Neg"}
-
-
-def test_an_output_that_is_constant_and_one_that_is_an_input(tmp_path: Path) -> None:
-    text = "(float[1, 4] x) => (float[1, 4] y, float[2] k, float[1, 4] x) { k = Add (c, c) y = Relu (x) }"
-    model, graph = taken(parsed(text, {"c": [1.0, 2.0]}), tmp_path, {"x": X})
-    assert model.outputs == graph.outputs == ("y", "k", "x")
-
-
 def test_an_opset_without_quantize_linear_is_lowered(tmp_path: Path) -> None:
     model, graph = taken(parsed(ROW + "{ y = Relu (x) }", imports='"": 28'), tmp_path, {"x": X})
     assert model.opset < 28 and not model.no_int8
@@ -143,11 +130,6 @@ def test_blocks_that_share_a_sequence_are_one_with_what_lies_between(tmp_path: P
     assert not {"parts", "more"} & {tensor.name for tensor in graph.tensors}
 
 
-def test_text_in_and_out(tmp_path: Path) -> None:
-    proto = parsed("(string[2] a, string[2] b) => (string[2] y) { y = StringConcat (a, b) }", imports='"": 20')
-    taken(proto, tmp_path, {"a": np.array(["x", "y"], object), "b": np.array(["1", "2"], object)})
-
-
 @pytest.mark.whole
 def test_an_endless_loop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(same, "_LIMIT_S", 1.0)
@@ -171,17 +153,6 @@ def test_an_endless_loop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert observed is not None
     assert observed["y"].shape == (1, 4)
     assert time.perf_counter() - begun < 30
-
-
-def test_an_element_type_that_does_not_exist(tmp_path: Path) -> None:
-    proto = residual()
-    proto.graph.input[0].type.tensor_type.elem_type = 99
-    with pytest.raises(BadModel, match="tensor x has the element type 99"):
-        load(saved(proto, tmp_path))
-    proto = residual()
-    proto.graph.initializer[0].data_type = 99
-    with pytest.raises(BadModel, match=r"weight .* has the element type 99"):
-        load(saved(proto, tmp_path))
 
 
 def test_more_elements_than_memory(tmp_path: Path) -> None:
@@ -221,11 +192,3 @@ def test_sparse_weights(tmp_path: Path) -> None:
     proto.graph.sparse_initializer[0].indices.CopyFrom(initializer([1, 6, 16], "a/at"))
     with pytest.raises(BadModel):
         load(saved(proto, tmp_path))
-
-
-def test_tensors_of_types_that_shape_does_not_read(tmp_path: Path) -> None:
-    pair = "{ r = Sigmoid (x) q = QuantizeLinear (r, s, z) y = DequantizeLinear (q, s, z) }"
-    proto = parsed(ROW + "<float s = {0.05}>" + pair, imports='"": 19')
-    proto.graph.initializer.append(helper.make_tensor("z", TensorProto.FLOAT8E4M3FN, [], [0.0]))
-    model, _ = taken(proto, tmp_path, {"x": X})
-    assert observe.observe(model, {"x": X}, "x")["r"].shape == (1, 4)

@@ -278,18 +278,6 @@ class Problem:
     error: ErrorModel
     limits: Limits
 
-    def __repr__(self) -> str:
-        """Short enough to read in a failing test."""
-        us = {key: seconds / MICROSECOND for key, seconds in self.profile.block_times().items()}
-        lines = [
-            f"{b.name} ({', '.join(b.inputs)}) -> {', '.join(b.outputs)}: "
-            + ", ".join(f"{name} {us[b.name, name]:.0f}" for name in forms(b))
-            for b in self.graph.blocks
-        ]
-        four = [(g.float_s, g.int8_s, g.quantize_s, g.dequantize_s) for g in self.profile.glue]
-        lines += [f"{g.flow}: {[round(s / MICROSECOND) for s in each]}" for g, each in zip(self.profile.glue, four)]
-        return "\n".join([f"outputs {self.graph.outputs}", *lines, *map(repr, self.error.outputs), repr(self.limits)])
-
 
 # Hypothesis draws the sizes and a seed for the rest: its own numbers crowd around zero, where every plan is float.
 KINDS = ("conv", "conv", "conv", "soft", "join", "join", "join", "move", "move", "refused", "stuck")

@@ -5,15 +5,6 @@ import pytest
 from taglio.plan.highs import Quiet, SolverFailed
 
 
-def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    solver = Quiet()
-    solver.addVar(0.0, 1.0)
-    solver.changeColCost(0, -1.0)
-    solver.run()
-    assert solver.getInfo().objective_function_value == -1.0
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_run_that_is_refused_is_no_answer() -> None:
     """Threads are the process's: once they run, another number of them ends every run that asks for it."""
     solver = Quiet()

@@ -79,44 +79,6 @@ def test_so_it_is_with_forms_that_need_no_calibration(problem: Problem) -> None:
     solved(problem.graph, problem.profile, problem.error, problem.limits)
 
 
-def test_one_conversion_serves_all_int8_readers_of_a_tensor_but_each_float_reader_pays() -> None:
-    """By hand: x → a → (b, c, d). Quantising what a wrote costs 7, for b and c together; dequantising it for d, 9."""
-    sketch = Sketch()
-    a = sketch.conv(sketch.input("x"))
-    sketch.conv(a)
-    sketch.conv(a)
-    sketch.refused(a)
-    graph = sketch.graph()
-    times = {("conv0", "float32"): 30.0, ("conv0", "int8"): 31.0, ("refused3", "float32"): 5.0}
-    for name in ("conv1", "conv2"):
-        times |= {(name, "float32"): 20.0, (name, "int8"): 10.0}
-    glue = {tensor.name: (0.0, 0.0, 0.0, 0.0) for tensor in graph.tensors} | {"conv0.0": (0.0, 0.0, 7.0, 9.0)}
-    profile = profile_of(graph, times, glue)
-
-    plan = solved(graph, profile, None, Limits(None))
-    assert named(plan.assignment()) == {"conv1": "int8", "conv2": "int8"}
-    assert plan.predicted_latency_s.value == pytest.approx(62e-6)
-
-    glue["conv0.0"] = (0.0, 0.0, 7.0, 5.0)  # 31 + 10 + 10 + 5 for d's conversion + 5 of d itself
-    plan = solved(graph, profile_of(graph, times, glue), None, Limits(None))
-    assert set(plan.assignment()) == {"conv0", "conv1", "conv2"}
-    assert plan.predicted_latency_s.value == pytest.approx(61e-6)
-
-
-def test_an_anchor_reads_int8_and_writes_float() -> None:
-    """By hand: a soft block between a conv and a refused block is best with its anchor alone in int8."""
-    sketch = Sketch()
-    sketch.refused(sketch.conv(sketch.conv(sketch.input("x")), soft=True))
-    graph = sketch.graph()
-    times = {("conv0", "float32"): 30.0, ("conv0", "int8"): 10.0, ("refused2", "float32"): 1.0}
-    times |= {("soft1", "float32"): 30.0, ("soft1", "int8"): 12.0, ("soft1", "int8-anchor"): 15.0}
-    glue = {tensor.name: (0.0, 0.0, 8.0, 8.0) for tensor in graph.tensors}
-    profile = profile_of(graph, times, glue)
-    plan = solved(graph, profile, None, Limits(None))
-    assert named(plan.assignment()) == {"conv0": "int8", "soft1": "int8-anchor"}
-    assert plan.predicted_latency_s.value == pytest.approx((8 + 10 + 15 + 1) * 1e-6)
-
-
 def between_two_convolutions(*, move: bool) -> tuple[Graph, Profile]:
     """conv → weightless block (→ movement) → conv, where the weightless block alone is slower in int8."""
     sketch = Sketch()
@@ -136,11 +98,6 @@ def test_a_weightless_block_between_int8_blocks_counts_as_int8() -> None:
     plan = solved(graph, profile, None, Limits(None))
     # A float block in the middle would make 3 + 10 + 3 + 10 + 3 + 10 + 3; that is not to be had.
     assert plan.predicted_latency_s.value == pytest.approx((3 + 10 + 50 + 10 + 3) * 1e-6)
-
-
-def test_movement_between_changes_nothing_in_that() -> None:
-    graph, profile = between_two_convolutions(move=True)
-    assert solved(graph, profile, None, Limits(None)).status == "optimal"
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-2], ids=["slower", "over the bound"])

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from taglio.profile.busy import BusyWatch, Window, doubt, enough, kept, others_in, others_share, ticks
+from taglio.profile.busy import BusyWatch, Window, doubt, enough, kept, others_in, ticks
 from taglio.profile.effort import Schedule
 from taglio.profile.rounds import interleave
 
@@ -16,12 +16,6 @@ def test_ticks_of_the_processors_that_this_process_may_use() -> None:
     assert ticks(STAT, {0}) == (150, 500)  # what the host stole is not ours either
     assert ticks(STAT, {0, 1}) == (250, 1050)
     assert ticks(STAT, {7}) == (0, 0)
-
-
-def test_the_share_of_others() -> None:
-    assert others_share(1.5, 1.0, 2.0) == 0.25
-    assert others_share(0.9, 1.0, 2.0) == 0.0  # the kernel's ticks are coarse
-    assert others_share(0.0, 0.0, 0.0) == 0.0
 
 
 def test_rounds_of_quiet_windows_count() -> None:

@@ -64,17 +64,6 @@ def test_weights_are_onnx_runtimes_per_channel_and_per_tensor(reduced: bool, val
     assert not ours.zero_point.any() and not whole.zero_point.any()
 
 
-@pytest.mark.parametrize("axis", [0, 1, 3])
-def test_the_axis_gets_one_scale_an_entry(axis: int) -> None:
-    values = np.random.default_rng(0).standard_normal((4, 3, 2, 5)).astype(np.float32)
-    weight = quantize_weight(values, Scheme(), axis)
-    assert weight.scale.shape == weight.zero_point.shape == (values.shape[axis],)
-    expected = np.abs(values).max(axis=tuple(i for i in range(4) if i != axis)) / 127
-    np.testing.assert_allclose(weight.scale, expected, rtol=1e-6)
-    assert weight.values.dtype == np.int8
-    assert weight.axis == axis
-
-
 def test_a_huge_bias_widens_only_the_scales_that_need_it() -> None:
     # An int32 bias has scale_in × scale_weight as its scale: minimum_scale is what keeps bias / that within int32.
     values = np.array([[1e-6, -1e-6], [0.5, -0.25]], np.float32)

@@ -14,11 +14,6 @@ def dataset(*samples: dict[str, np.ndarray]) -> Dataset:
     return Dataset("made up", samples, tuple(str(i) for i in range(len(samples))), None, "0")
 
 
-def test_a_model_without_floats_has_no_ranges(tmp_path: Path) -> None:
-    model = loaded(parsed("(int64[2, 3] x) => (int64[2, 3] y) { y = Add (x, x) }"), tmp_path)
-    assert calibrate(model, dataset({"x": np.ones((2, 3), np.int64)})).low_high == {}
-
-
 def test_extremes_are_those_of_all_samples(tmp_path: Path) -> None:
     g = Sketch(1)
     model = loaded(g.model(g.op("Relu", g.input("x", 1, 4))), tmp_path)

@@ -37,10 +37,6 @@ def failing(*together: set[str]) -> Callable[[Sequence[Block]], str]:
     return lambda chosen: next((f"{sorted(each)}" for each in together if each <= {b.name for b in chosen}), "")
 
 
-def test_nothing_is_blamed_where_nothing_fails(tmp_path: Path) -> None:
-    assert culprits(blocks(tmp_path), failing()) == {}
-
-
 def test_each_block_that_fails_alone_is_blamed(tmp_path: Path) -> None:
     every = blocks(tmp_path)
     first, last = every[0].name, every[-1].name

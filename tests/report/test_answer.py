@@ -88,12 +88,6 @@ def test_all_int8_never_has_a_confirmed_speed(outcome: Outcome, material: Materi
     assert others == []
 
 
-def test_the_prediction_is_a_ratio_to_float(outcome: Outcome) -> None:
-    assert outcome.predicted_ratio(outcome.plan) == pytest.approx(9e-3 / 4.5e-3)
-    assert outcome.predicted_ratio(replace(outcome.plan, runtime="elsewhere")) is None
-    assert terminal.outcome_object(Path("out"), outcome)["plan"]["predicted_ratio_to_float"] == pytest.approx(2.0)
-
-
 def test_the_rest_is_printed_under_verbose_alone(outcome: Outcome, printed: Printed) -> None:
     details = ("scheme ", "p95 in the search", "threads: ", "took ", "The plan has")
     brief, verbose = (" ".join(printed(outcome, verbose=how)) for how in (False, True))
@@ -157,7 +151,3 @@ def test_the_option_for_a_plan_allows_a_little_more_than_its_error(metric: Metri
     flag, text = option.removeprefix("--").split()
     value = float(text.rstrip("%")) / (100.0 if text.endswith("%") else 1.0)
     assert loss <= metric.bound(metric.argument, value) <= 1.2 * loss + 1e-9, flag
-
-
-def test_a_limit_for_rounding_alone_is_one_that_a_user_would_give() -> None:
-    assert answer.limit_option(Metric(), 5.7e-8) == "--max-error 0.001%"

@@ -17,14 +17,14 @@ from taglio.model.graph import build
 from taglio.model.load import Model
 from taglio.notes import Kind, Note
 from taglio.report import by_input, page, terminal
-from taglio.report.material import Absent, Material, gather
+from taglio.report.material import Material, gather
 from taglio.report.parts import Chart
 from taglio.search.unseen import Unseen
 from tests.report.made_up import FORMS, fill, made_up_plan
 from tests.report.seen import Seen, read, seen
 
 HOSTILE = '<script>alert("&")</script>'
-SECTIONS = ["network", "time", "latency", "error", "trade-off", "blocks", "components", "configuration"]
+SECTIONS = ["network", "latency", "error", "trade-off", "blocks", "components", "configuration"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_page_speaks_the_metric(
 
 def test_the_page_of_a_whole_optimisation(copy: Path, model: Model) -> None:
     path = page.write(copy)
-    assert path == copy / "report.html" and "To make it" not in path.read_text()
+    assert path == copy / "report.html"
     sections = seen(path).sections
     assert list(sections)[-len(SECTIONS) :] == SECTIONS
     answer = "about 2.0 × as fast as float32, not confirmed; error 0.800\u00a0% (limit 1\u00a0%)"
@@ -66,7 +66,7 @@ def test_the_page_of_a_whole_optimisation(copy: Path, model: Model) -> None:
         ("header", answer),
         ("header", "128 for calibration, 272 held out"),
         ("trade-off", "4 plans tried, 2 within the error limit 1\u00a0%"),
-        ("error", "1 subset without error cannot be drawn"),
+        ("error", "Marks that do not fit these axes: 1."),
         ("components", "0-camera.onnx"),
         ("configuration", model.sha256),
     ):
@@ -116,9 +116,10 @@ def test_a_profile_is_enough(copy: Path) -> None:
         if path not in kept:
             path.unlink()
     sections = seen(page.write(copy)).sections
-    assert "All int8 is about 1.8 × as fast as float, not confirmed" in sections["header"]
+    assert "was profiled" in sections["header"]
     assert "4 whole-model runs" in sections["latency"]
     assert "/classify/Gemm" in sections["blocks"]
+    assert not {"error", "trade-off", "components"} & sections.keys()
 
 
 def test_a_plan_that_was_not_timed_is_called_predicted(copy: Path) -> None:
@@ -127,13 +128,14 @@ def test_a_plan_that_was_not_timed_is_called_predicted(copy: Path) -> None:
 
 
 def test_what_was_run_before_the_present_plan_is_not_shown(copy: Path, model: Model) -> None:
-    assert "belongs to another plan" not in page.write(copy).read_text()
+    before = seen(page.write(copy)).sections
+    assert "Timed runs" in before["components"]
     graph = build(model)
     newer = made_up_plan(model, graph, {graph.candidates()[5].name: FORMS[1]})
     artifact.save(copy / "plan.json", "plan", model.sha256, newer)
-    text = page.write(copy).read_text()
-    assert "run.json belongs to another plan than plan.json" in text
-    assert "about 2.0 × as fast as float" not in text
+    sections = seen(page.write(copy)).sections
+    assert "Timed runs" not in sections["components"] and "trade-off" not in sections
+    assert "about 2.0 × as fast as float" not in sections["header"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e9, nan])
@@ -142,7 +144,7 @@ def test_odd_times_are_drawn(seconds: float, material: Material) -> None:
         block if block.precision == "float32" else replace(block, seconds=seconds) for block in material.profile.blocks
     )
     charts = read(page.render(replace(material, profile=replace(material.profile, blocks=blocks)))).charts
-    assert len(charts) == 5
+    assert len(charts) == 4
     for chart in charts:  # JSON has no NaN: what is not finite became null, and is counted
         assert all(mark["text"] for mark in chart["marks"])
 
@@ -167,7 +169,6 @@ def test_every_section_renders_for_odd_outcomes(changes: dict[str, Any], materia
         graph = replace(graph, blocks=graph.blocks[:count], tensors=())
         profile = replace(profile, blocks=tuple(e for e in profile.blocks if e.block in {b.name for b in graph.blocks}))
         material = replace(material, plan=None, error=None, outcome=None, graph=graph, profile=profile)
-        material.absent.update({name: Absent("It is not there.", "taglio") for name in ("plan", "error", "outcome")})
     else:
         changed = {name: value for name, value in changes.items() if name in ("predicted_s", "error")}
         points = tuple(replace(point, **changed) for point in outcome.points)
@@ -175,7 +176,7 @@ def test_every_section_renders_for_odd_outcomes(changes: dict[str, Any], materia
         material = replace(material, outcome=replace(outcome, **{"points": points, **outer}))
     shown = read(page.render(material))
     assert not shown.wrong
-    assert list(shown.sections)[-len(SECTIONS) :] == SECTIONS
+    assert set(shown.sections) >= {"network", "latency", "blocks", "components", "configuration"}
 
 
 def test_parts_and_doubts_of_the_outcome_are_shown(material: Material, outcome: Outcome) -> None:
@@ -197,7 +198,7 @@ def test_errors_by_input_are_drawn_beside_the_limit(material: Material, outcome:
     plan = replace(outcome.plan, error_upper=0.0095, worst_input=0.02)
     judged = replace(outcome, plan=plan, input_errors=errors, unseen=Unseen(8, 0.009, 0.02, 0.25, 1))
     section = read(page.render(replace(material, outcome=judged))).sections["error"]
-    assert "Error by input" in section and "upper end 0.950\u00a0%" in section
+    assert "Error by input" in section and "of the worst 2.00\u00a0%" in section
     assert "worst of 8 unseen inputs 2.00%" in section and "at most 25% of new ones" in section
     chart = by_input.by_input(replace(material, outcome=judged))[-1]
     assert isinstance(chart, Chart) and chart.limit is not None
@@ -218,4 +219,4 @@ def test_a_browser_draws_every_chart(copy: Path, tmp_path: Path) -> None:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", f"--user-data-dir={tmp_path}"]
     command = [browser, *flags, "--dump-dom", path.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
-    assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 5
+    assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 4

@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from taglio.report import console, written
+from taglio.report import console
 from taglio.report.parts import Axis, Cell, Chart, Mark, Table
 
 
@@ -12,16 +12,6 @@ def test_values_that_are_not_finite_are_counted() -> None:
     marks = [Mark(1.0, y, "dot", "") for y in (1.0, 0.0, inf, nan)]
     assert Chart("", Axis("x"), Axis("y", "log"), marks).undrawn() == 3
     assert Chart("", Axis("x"), Axis("y", "log", zero=True), marks).undrawn() == 2
-
-
-def test_a_share_is_drawn_where_it_begins() -> None:
-    rows: list[list[object]] = [
-        ["a", Cell("1", "amount", share=0.25, start=0.5)],
-        ["b", Cell("2", "amount", share=1.0)],
-    ]
-    text = written.render("", "", [Table(["", "time"], rows)], [])
-    # The left end is at half of the cell: two thirds of what a quarter leaves.
-    assert 'style="--v:25.0%;--at:66.7%"' in text and 'style="--v:100.0%"' in text
 
 
 def test_the_terminal_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,9 +32,3 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "profiling" in printed.err
     assert "timing" in printed.err
     assert not printed.out
-
-
-def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    with bar(quiet=True) as tell:
-        assert tell is None
-    assert capsys.readouterr() == ("", "")

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from taglio.flow.deliver import Delivery, _facts
 from taglio.flow.outcome import Outcome
 from taglio.report import answer, page, terminal
 from taglio.report.material import Material
@@ -76,9 +75,7 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material,
     ):
         assert expected in words
     assert ("149 requests/s (145 to 153), p95 43.8 ms" in words) is (rate.max_latency_s is not None)
-    assert len(shown.charts) == 5
-    sorted_by = [attributes for _, attributes in shown.elements if "aria-sort" in attributes]
-    assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
+    assert len(shown.charts) == 4
 
 
 def test_the_json_object_has_every_figure_with_its_ends(outcome: Outcome) -> None:
@@ -95,10 +92,3 @@ def test_the_json_object_has_every_figure_with_its_ends(outcome: Outcome) -> Non
     assert rate["alone"].startswith("an input") and rate["left_out"] == ["float32 with 4 runs at once"]
     unlimited = terminal.outcome_object(Path("out"), replace(outcome, rate=made_up_rate()))["rate"]
     assert [unlimited[name] for name in ("max_latency_s", "rate_per_s", "rate_per_s_low", "p95_s")] == [None] * 4
-
-
-def test_the_delivered_readme_speaks_of_the_capacity(material: Material, outcome: Outcome) -> None:
-    setup, plan = material.setup, material.plan
-    assert setup is not None and plan is not None
-    facts = _facts(Delivery(setup, material.profile, plan, replace(outcome, rate=made_up_limited_rate())))
-    assert facts.speedup == f"{CAPACITY}, over 8 openings of both: 163 items/s with 2 runs at once, 1 thread each"

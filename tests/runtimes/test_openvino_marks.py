@@ -11,7 +11,7 @@ import pytest
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.openvino import open_session as open_openvino
-from taglio.runtimes.openvino_marks import MarkedModel, has_bfloat16, note_precision
+from taglio.runtimes.openvino_marks import MarkedModel, note_precision
 from tests.models import Sketch, saved
 from tests.processor import needs_bfloat16
 
@@ -176,13 +176,3 @@ def test_beside_int8_no_convolution_of_unknown_size_adds_in_place(
         if node.get_type_name() == "Add"
     ]
     assert [behind, behind] in sums
-
-
-def test_a_note_is_replaced_and_taken_away(tmp_path: Path) -> None:
-    path, first = network(tmp_path, KEPT["activation"])
-    proto = onnx.load(path)
-    assert not has_bfloat16(proto)
-    for tensors in ((), first, None):
-        note_precision(proto, tensors)
-        assert has_bfloat16(proto) == (tensors is not None)
-        assert len(proto.metadata_props) == (tensors is not None)

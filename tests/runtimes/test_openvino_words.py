@@ -18,19 +18,6 @@ Check '((A.get_element_type() == element::i8))' failed at src/frontends/onnx/qli
 While validating ONNX node '<Node(QLinearAdd): 313_quantized>':
 All inputs (A, B) must be either int8 or uint8. Got A: dynamic, B: dynamic
 """
-FOLLOWED = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: Errors during ONNX translation:
-Check '(data_et.is_static())' failed at src/frontends/onnx/frontend/src/op/quantize_linear.cpp:55:
-While validating ONNX node '<Node(QuantizeLinear): 250/quantize>':
-"x" input data type must be static.
-While validating ONNX node '<Node(Conv): Conv:447>': Check 'data.get_partial_shape().rank().is_static()' failed \
-at a.cpp:38:
-FrontEnd API failed with GeneralFailure:
-The input data tensor's rank has to be known (static)
-While validating ONNX node '<Node(FusedConv): Conv:249>': Node (Conv:249): unknown attribute 'activation'
-While validating ONNX node '<Node(FusedConv): Conv:255>': Check 'data.get_partial_shape().rank().is_static()' failed \
-at a.cpp:38:
-The input data tensor's rank has to be known (static)
-"""
 
 
 def test_the_node_and_why_without_source_files() -> None:
@@ -38,19 +25,6 @@ def test_the_node_and_why_without_source_files() -> None:
         "OpenVINO cannot read QLinearConv 246_quantized: The number of dequantization scale elements '16' must match "
         "the input shape dimension '3 pointed to by the axis"
     )
-
-
-def test_nodes_that_follow_a_refused_one_are_not_blamed() -> None:
-    assert (
-        complaint(RuntimeError(FOLLOWED)) == "OpenVINO cannot read FusedConv Conv:249: unknown attribute 'activation'"
-    )
-
-
-def test_an_operator_that_it_does_not_know() -> None:
-    said = (
-        "Model wasn't fully converted.\nSummary:\n-- No conversion rule found for operations: com.microsoft.QGemm\n\n"
-    )
-    assert complaint(RuntimeError(said)) == "OpenVINO has no conversion for com.microsoft.QGemm"
 
 
 def test_source_files_are_no_part_of_what_is_said() -> None:

@@ -52,10 +52,3 @@ def test_outputs_that_lost_the_same_are_told_in_one_line() -> None:
         Note(Kind.FACT, "all-int8 is rejected: b is constant; the same holds for d"),
         Note(Kind.FACT, "all-int8 is rejected: c no longer depends on the input"),
     )
-
-
-def test_outputs_that_are_not_float_are_told_in_one_line() -> None:
-    chosen = Answers(0.0, 0.0, None, unchanged={"ids": 1.0, "mask": 0.5})
-    assert of_answers(chosen, None, Limits(0.01), None) == (
-        Note(Kind.FACT, "outputs that are not float, unchanged with the plan: ids 100.00%, mask 50.00%"),
-    )

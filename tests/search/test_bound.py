@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.profile.attribution import Attribution
-from taglio.search.bound import least_share, most_saved, saved_by_block
+from taglio.search.bound import least_share, most_saved
 
 SECONDS = st.floats(0.0, 10.0)
 ROWS = st.lists(SECONDS, min_size=4, max_size=4)
@@ -42,18 +42,6 @@ def test_what_float_gains_on_itself_is_taken_off() -> None:
     assert least_share(floats, floats, [again]) == 0.95
     # On a machine that is too busy nothing is ruled out.
     assert least_share(floats, profile([2.0, 8.0]), [again]) == 0.0
-
-
-def test_a_profile_without_kernels_allows_no_gain() -> None:
-    assert least_share(profile([]), profile([]), [profile([1.0])]) == 1.0
-
-
-def test_every_form_that_saves_time_counts() -> None:
-    floats, int8, dynamic = profile([4.0, 4.0, 4.0]), profile([1.0, 9.0, 5.0]), profile([2.0, 3.0, 4.0])
-    assert saved_by_block(floats, {"int8": int8, "int8-dynamic": dynamic}) == {
-        "b0": {"int8": 3.0, "int8-dynamic": 2.0},
-        "b1": {"int8-dynamic": 1.0},
-    }
 
 
 FORM = st.tuples(SECONDS, st.floats(0.0, 1.0))

@@ -96,11 +96,6 @@ def test_float_takes_part_where_nothing_is_planned_with_the_error_of_the_place()
         assert race.winner is not None and race.winner.key == (("float32", GPU) if holds else ("int8", ORT))
 
 
-def test_with_one_place_its_own_race_counts() -> None:
-    race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.0)}, FloatModels({ORT: 0.0}))
-    assert seconds_of(race) == {("float32", ORT): 3.0, ("int8", ORT): 2.0}
-
-
 FLOAT, INT8_HERE, FLOAT_THERE, PLAN = ("float32", ORT), ("int8", ORT), ("float32", NAME), ("plan 1", NAME)
 
 
@@ -129,10 +124,6 @@ def test_the_float_model_by_another_name_does_not_win() -> None:
     float32 = timed("float32", ORT, 10.0)
     winner = ledger(float32, replace(float32, name="int8", wall=wall(6.0))).winner
     assert winner is not None and winner.name == "float32"
-
-
-def test_of_a_model_without_candidates_all_int8_is_the_float_model() -> None:
-    assert ledger(timed("float32", ORT, 10.0), timed("plan 1", ORT, 5.0)).int8.name == "float32"
 
 
 def test_where_all_int8_does_not_run_that_of_another_place_is_compared() -> None:

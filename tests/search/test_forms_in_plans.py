@@ -1,6 +1,5 @@
 """Which forms without calibration `optimize` plans with, and that tables, plans and files hold them."""
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,6 @@ def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
     assert result.scheme.uncalibrated == tuple(shorts)
 
 
-def test_a_model_without_constant_matrices_races_none(tmp_path: Path) -> None:
-    g = Sketch(1)
-    model = saved(g.model(g.conv(g.input("x", 1, 3, 8, 8), 3, 4)), tmp_path)
-    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((8, 3, 8, 8), np.float32))
-    work = Model(model, tmp_path / "data.npz", threads=1, runtime="onnxruntime")
-    assert {row.variant.form for row in screen(work.at(0.01), None, 0.01, Metric()).forms} <= {"int8"}
-
-
 def recurrent(folder: Path, units: int = 64) -> tuple[Path, Path]:
     """An LSTM alone, bidirectional, on 12 steps."""
     g = Sketch(8)
@@ -109,18 +100,6 @@ def test_profile_and_error_model_know_the_form(
     found = error_model(work, known, effort=1.0)
     measured = work.meter(work.switchable(scheme), found.samples).error(everything)
     assert found.predict(work.graph, everything) == pytest.approx(measured, rel=0.25)
-
-
-@pytest.mark.whole
-def test_a_plan_of_such_blocks_is_built_and_keeps_the_limit(tmp_path: Path) -> None:
-    model, data = products(tmp_path)
-    result = taglio.optimize(
-        model, data, max_error=0.03, scheme=f"{exact()}-w8", effort=0.02, threads=1, runtime="onnxruntime"
-    )
-    assert result.table is not None and result.table.plan.holds(0.03)
-    forms = Counter(each.precision for each in result.plan.placements)
-    products_in_file = sum(node.op_type == "MatMulNBits" for node in result.model.graph.node)
-    assert forms["int8-weights"] == products_in_file
 
 
 @pytest.mark.parametrize(("method", "most"), [("int8-weights", 0.03), ("int8-dynamic", 0.1), ("int4-weights", 0.3)])

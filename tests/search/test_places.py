@@ -16,7 +16,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.openvino import NAME
 from taglio.search import places
 from taglio.search.ledger import Measurement, Variant
-from taglio.search.places import Places, float_everywhere, profiled
+from taglio.search.places import float_everywhere, profiled
 from tests.models import digits_model
 
 ORT, GPU = "onnxruntime", "onnxruntime-cuda"
@@ -31,11 +31,6 @@ def test_the_place_with_the_fastest_float_model_is_profiled_first() -> None:
     assert [each.variant.runtime for each in profiled(found)] == [NAME, ORT]
     refused = [replace(each, refused="broken") if each.variant.runtime == NAME else each for each in found]
     assert [each.variant.runtime for each in profiled(refused)] == [ORT]
-
-
-def test_a_place_that_is_out_is_not_usable() -> None:
-    beyond = "the float model alone uses up the limit there"
-    assert Places((place(ORT, 10.0), place(NAME, 4.0, 0.05, beyond))).floats.errors == {ORT: 0.0}
 
 
 def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

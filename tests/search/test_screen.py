@@ -8,7 +8,6 @@ import pytest
 
 import taglio
 from taglio.error.loss import Metric
-from taglio.errors import BadOption
 from taglio.flow import stages
 from taglio.flow.opening import Model
 from taglio.lab.side_by_side import race
@@ -112,12 +111,6 @@ def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch:
 def test_weights_of_seven_bits_are_used_where_sums_saturate_or_may_elsewhere(work: Work) -> None:
     assert screen(work, None, 1.0, Metric(), is_forced=True).scheme.reduced_range == SATURATES
     assert screen(work, None, 1.0, Metric(), is_forced=True, is_narrow=True).scheme.reduced_range
-
-
-def test_a_portable_plan_refuses_a_scheme_that_may_saturate(tiny: Case) -> None:
-    portable = Model(tiny.model, tiny.data, threads=1, runtime=ORT, portable=True)
-    with pytest.raises(BadOption, match="`portable` excludes `scheme` qdq-u8s8-asym-pc"):
-        screen(portable, DEFAULT_SCHEME, 0.01, Metric())
 
 
 def test_where_no_block_can_be_int8_no_plan_is_made_and_the_reason_is_said() -> None:

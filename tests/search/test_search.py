@@ -22,7 +22,7 @@ from taglio.search.ledger import Entry
 from taglio.search.search import best, from_rule, least_error, predicted_by
 from tests.examples import examples
 from tests.plan import made_up
-from tests.plan.made_up import INT8, Problem, choosers, error_of, forms, profile_of
+from tests.plan.made_up import INT8, Problem, choosers, error_of
 from tests.search.made_up import Hidden, chain
 
 
@@ -77,14 +77,6 @@ def test_a_plan_close_to_the_bound_needs_no_second_solve() -> None:
     assert len(search(graph, profile, error, limits, Hidden(graph, error, factor))) == 1
 
 
-def test_where_nothing_is_gained_by_int8_float_is_the_answer() -> None:
-    graph, _, error = chain()
-    times = {(b.name, name): 10.0 if name == "float32" else 20.0 for b in graph.blocks for name in forms(b)}
-    profile = profile_of(graph, times, {tensor.name: (0.0, 0.0, 3.0, 3.0) for tensor in graph.tensors})
-    tried = search(graph, profile, error, Limits(0.02), Hidden(graph, error, 1.0))
-    assert [(each.plan.assignment(), each.error, each.holds) for each in tried] == [({}, 0.0, True)]
-
-
 def test_a_bound_of_zero_gives_the_float_plan() -> None:
     graph, profile, error = chain()
     measure = Hidden(graph, error, 1.0)
@@ -115,15 +107,6 @@ def test_pins_that_only_the_upper_end_of_the_model_breaks_are_measured() -> None
     honest(tried, measure, limits)
     assert best(tried, 1), "three pinned blocks hold the bound by themselves"
     assert set(pinned) <= set(best(tried, 1)[0].plan.assignment())
-
-
-def test_pins_that_truly_break_the_bound_give_no_plan_that_holds() -> None:
-    graph, profile, error = chain()
-    pinned = tuple(block.name for block in choosers(graph))
-    measure, limits = Hidden(graph, error, 1.0), Limits(1e-3, int8_blocks=pinned)
-    tried = search(graph, profile, error, limits, measure)
-    honest(tried, measure, limits)
-    assert best(tried, 3) == []
 
 
 @pytest.mark.whole

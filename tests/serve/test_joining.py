@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.cli.parser import build_parser
 from taglio.data.spec import InputSpec
 from taglio.flow.joining import batched_inputs
 from taglio.model.inputs import spec_of
@@ -183,13 +182,6 @@ def test_which_inputs_must_have_equal_rows(
 ) -> None:
     inputs = [InputSpec(name, (dim, 2), "float32") for name, dim in zip("ab", dims, strict=True)]
     assert batched_inputs(inputs, planned, joined=joined) == batched
-
-
-def test_port_is_what_everyone_types_first() -> None:
-    parse = build_parser().parse_args
-    assert (
-        parse(["serve", "out", "--port", "9000"]).http_port == parse(["serve", "out", "--http-port", "9000"]).http_port
-    )
 
 
 def test_openvino_takes_the_limit_of_its_kernel_cache(tmp_path: Path) -> None:

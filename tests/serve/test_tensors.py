@@ -76,8 +76,3 @@ def test_another_number_of_bytes_is_refused(datatype: str) -> None:
 def test_strings_that_do_not_fill_their_bytes_are_refused(raw: bytes) -> None:
     with pytest.raises(BadRequest, match="input w"):
         from_bytes(WORDS, (2,), raw)
-
-
-def test_json_has_no_nan() -> None:
-    with pytest.raises(BadRequest, match="binary"):
-        to_json("y", np.array([1.0, np.nan]))

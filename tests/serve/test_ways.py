@@ -2,29 +2,18 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from taglio.cli.serve import announced
-from taglio.components.build import read
 from taglio.cores import available_cores
-from taglio.flow.workspace import COMPONENTS
-from taglio.run.in_process import Executor
-from taglio.runtimes import onnxruntime, openvino
-from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
-from taglio.serve import served
 from taglio.serve.queue import Ran
 from taglio.serve.served import open_model, opened, way_here
-from tests.built import SCALE, product, workspace
+from tests.built import product, workspace
 from tests.serve.conftest import Server
 from tests.serve.test_queue import Model, queue_of, rows
 from tests.serve.test_serve import ask, infer, request
-
-MODELS = 3
 
 
 @pytest.mark.parametrize(
@@ -46,14 +35,6 @@ def test_runs_at_once_have_no_more_threads_than_there_are_processors(
     assert threads is not None or models * here.used_threads <= cores
 
 
-def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "available_cores", lambda: 4)
-    folder = workspace(tmp_path, product(), way=Way(1, 3, 2))
-    assert open_model(folder, "m", "1").way == Way(1, 3, 2)
-    model = open_model(folder, "m", "1", models=2)
-    assert (model.way, model.at_once) == (Way(1, 2, 2), 2)
-
-
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
     assert way_here(Way(8, spinning=True), None, 1, 2) == Way(8, joined=8, spinning=True)
     model = open_model(workspace(tmp_path, product()), "m", "1")
@@ -62,30 +43,6 @@ def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
     assert (rated.at_once, rated.way.joined) == (1, 4)
     with opened([str(tmp_path / "rated")], batch=2) as models:
         assert [model.way.joined for model in models] == [2]
-
-
-@pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_runs_at_once_give_the_answers_of_runs_alone(tmp_path: Path, runtime: str, threads: int) -> None:
-    if runtime == openvino.NAME:
-        pytest.importorskip("openvino", reason="taglio[openvino] is not installed")
-    folder = workspace(tmp_path, product(), runtime=runtime) / COMPONENTS
-    executor = Executor(folder, read(folder), SessionOptions(threads, at_once=MODELS, runtime=runtime))
-    wrong: list[int] = []
-
-    def ask_often(seed: int) -> None:
-        draw = np.random.default_rng(seed)
-        for _ in range(50):
-            x = draw.standard_normal((2, 4)).astype(np.float32)
-            if not np.array_equal(executor.run({"x": x})[0], x * SCALE):
-                wrong.append(seed)
-
-    callers = [threading.Thread(target=ask_often, args=(seed,)) for seed in range(2 * MODELS)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert wrong == []
 
 
 def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
@@ -101,30 +58,6 @@ def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
     assert [answer.result(10)["y"].tolist() for answer in answers] == [[[2.0, 2.0]]] * 3
     assert queue.close(10) == 0 and threading.get_ident() not in model.threads
     assert [len(batch.came_s) for batch in ran] == [1, 1, 1, 1]
-
-
-def test_a_run_joins_as_many_rows_as_the_way() -> None:
-    for joined, batches in ((2, [1, 2, 2]), (3, [1, 3, 1]), (1, [1] * 5)):
-        model = Model()
-        queue = queue_of(model, way=Way(1, joined=joined))
-        queue.submit(rows(1))
-        model.running.wait(10)
-        for _ in range(4):
-            queue.submit(rows(1))
-        model.free.set()
-        assert queue.close(10) == 0 and model.batches == batches
-
-
-@pytest.mark.parametrize(
-    ("way", "alone", "line"),
-    [
-        (Way(1, 2, 4), "", ", 2 runs at once, 1 thread each, up to 4 items joined; requests are batched"),
-        (Way(1, 2, 1), "rows mix", ", 2 runs at once, 1 thread each; requests run alone: rows mix"),
-    ],
-)
-def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
-    model = queue_of(Model(), way=way).queue.model
-    assert announced(replace(model, alone=alone)) == f"m version 1{line}"
 
 
 def test_the_way_is_announced(serving: Callable[..., Server], tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from taglio.cores import available_cores
-from taglio.errors import plural
 from taglio.ways.demand import Demand
 
 # Larger ones are mistakes, and some would not fit where they end up: in artifacts, in the kernel's timeouts.
@@ -71,17 +69,6 @@ def duration(text: str) -> float:
     value = 0.0 if match is None else float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
     if value <= 0.0:
         raise argparse.ArgumentTypeError(f"{text} is not a time with its unit: give 50ms or 0.5s")
-    return value
-
-
-def thread_count(text: str) -> int:
-    """Parse a number of threads, limited to a sensible maximum: starting a hundred thousand takes minutes."""
-    value, cores = positive(text), available_cores()
-    most = max(64, 4 * cores)
-    if value > most:
-        raise argparse.ArgumentTypeError(
-            f"{text} is more than the maximum of {most} (this machine has {plural(cores, 'core')})"
-        )
     return value
 
 
@@ -259,7 +246,7 @@ OPTIONS: dict[str, Facts] = {
     "--threads": option(
         "threads of a run (default: all cores that this process may use; optimize takes one, half or all, whichever is "
         "fastest)",
-        type=thread_count,
+        type=whole(1, 1024),  # starting a hundred thousand takes minutes
     ),
     "--portable": option(
         "use only forms with equal results on every processor: 7-bit weights if sums of 8-bit weights saturate on x86 "

@@ -6,21 +6,13 @@ import re
 from taglio.cli.options import OPTIONS
 from taglio.cli.parser import COMMANDS
 
-_COMMANDS = {
-    "inspect": "taglio inspect MODEL --blocks",
-    "profile": "taglio profile MODEL --data DATA -o OUT",
-    "error": "taglio error OUT",
-    "plan": "taglio plan OUT --max-error E",
-    "build": "taglio build OUT",
-    "run": "taglio run OUT",
-}
+_TABLES = (OPTIONS, *(command.own for command in COMMANDS))
+_FLAGS = {"model": "MODEL"} | {how["dest"]: name for table in _TABLES for name, how in table.items() if "dest" in how}
 
 
 def as_flags(message: str) -> str:
-    """`max_error` → --max-error, `taglio plan` → the command with its arguments."""
-    message = re.sub(r"`taglio (\w+)`", lambda match: _COMMANDS.get(match[1], f"taglio {match[1]}"), message)
-    options = [item for table in (OPTIONS, *(command.own for command in COMMANDS)) for item in table.items()]
-    flag_of = {"model": "MODEL"} | {how["dest"]: name for name, how in options if "dest" in how}
+    """`max_error` → --max-error, `taglio plan` → taglio plan."""
+    message = re.sub(r"`(taglio \w+)`", r"\1", message)
     return re.sub(
-        r"`([a-z][a-z0-9_]*)`", lambda match: flag_of.get(match[1], f"--{match[1].replace('_', '-')}"), message
+        r"`([a-z][a-z0-9_]*)`", lambda match: _FLAGS.get(match[1], f"--{match[1].replace('_', '-')}"), message
     )

@@ -113,24 +113,13 @@ def split(
     if max_calibration < 1 or (max_held_out is not None and max_held_out < 1):
         raise BadOption(f"split allows at most {max_calibration} and {max_held_out} samples: give 1 or more")
     if count < 2:
-        raise BadData(f"{dataset.source} has {_too_few(dataset)}")
+        batch = f" of {dataset.batch} rows, the model's batch" if dataset.batch > 1 else ""
+        fix = "add samples" if not batch else "add rows, or export the model with a smaller or dynamic batch"
+        raise BadData(f"{dataset.source} has {plural(count, 'sample')}{batch}; a split needs at least 2: {fix}")
     order = np.random.default_rng(seed).permutation(count)
     calibration_count = min(round(count / 2), max_calibration)
     return Split(
         part(dataset, order[:calibration_count]), part(dataset, order[calibration_count:][:max_held_out]), seed
-    )
-
-
-def _too_few(dataset: Dataset) -> str:
-    """How many samples there are, where a split needs two, and what to do."""
-    count, batch, dropped = len(dataset.samples), dataset.batch, dataset.dropped
-    if batch == 1:
-        return f"{plural(count, 'sample')}; a split needs at least 2: add samples"
-    leftover = f", and {plural(dropped, 'row')} {'is' if dropped == 1 else 'are'} left over" if dropped else ""
-    return (
-        f"{count * batch + dropped} rows: the model's batch is {batch}, so they make {plural(count, 'sample')} of "
-        f"{batch} rows{leftover}; a split needs at least 2 samples: give {2 * batch} rows or more, or export the model "
-        "with a smaller or dynamic batch"
     )
 
 

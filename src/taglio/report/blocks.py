@@ -6,39 +6,14 @@ from typing import Any
 
 from taglio.error.loss import Metric
 from taglio.errors import plural
-from taglio.flow import workspace
 from taglio.model.graph import Block
 from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
-from taglio.report.network import COLORS, block_class
-from taglio.report.parts import Axis, Cell, Chart, Mark, Part, Table, Text
+from taglio.report.network import block_class
+from taglio.report.parts import Cell, Part, Table, Text
 from taglio.report.units import MISSING, figures, ms_decimals, shown
 
 _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "chosen")
-
-
-def damage_and_gain(material: Material) -> list[Part]:
-    """A chart with a mark per block, time saved by error alone, coloured by the form in the plan."""
-    if material.error is None:
-        return material.lacks(workspace.ERROR)
-    rows = [row for row in _rows(material) if row.error and row.saved_s is not None]
-    if not rows:
-        return [Text("No block alone in int8 causes an error.")]
-    basis, assignment = material.metric.basis, material.plan.assignment() if material.plan is not None else {}
-    title, scale = basis.axis
-    marks = []
-    for row in rows:
-        error, saved_s, planned_form = row.error or 0.0, row.saved_s or 0.0, form_of(assignment, row.block.name)
-        text = (
-            f"{row.block.name}\n{basis.title} alone {shown(basis, error)}\nsaves {saved_s * 1e6:.0f} µs\n"
-            f"planned in {planned_form}"
-        )
-        marks.append(Mark(saved_s * 1e3, error * scale, COLORS[block_class(row.block, assignment)], text))
-    slower = sum((row.saved_s or 0.0) <= 0.0 for row in rows)
-    lede = f"{slower} of {plural(len(rows), 'block')} with an error alone are slower in int8."
-    caption = "Right: int8 saves time. Up: int8 costs accuracy. Colours are those of the network above."
-    x, y = Axis("time saved by int8, ms"), Axis(f"one block alone: {title}", "log")
-    return [Text(lede), Chart("error alone against time saved, by block", x, y, marks, caption)]
 
 
 def sensitivity_object(material: Material) -> dict[str, Any]:
@@ -85,20 +60,14 @@ def ranked(material: Material) -> list[Part]:
     where that is not known."""
     rows = sorted(_rows(material), key=lambda row: (-1.0 if row.error is None else row.error, row.float_s or 0.0))
     rows.reverse()
-    worst = max((row.error or 0.0 for row in rows), default=0.0)
-    most = max((row.saved_s or 0.0 for row in rows), default=0.0)
     decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
     assignment = material.plan.assignment() if material.plan is not None else None
-    body = [_written(row, assignment, material.metric.basis, decimals, worst, most) for row in rows]
+    body = [_written(row, assignment, material.metric.basis, decimals) for row in rows]
     measured = sum(row.error is not None for row in rows)
     columns = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
     head, cells = [_HEAD[index] for index in columns], [[row[index] for index in columns] for row in body]
     words = frozenset({head.index("chosen")} if "chosen" in head else ())
-    key = "error alone" if measured else "float"
-    return [
-        Text(_lede(material, measured)),
-        Table(head, cells, look="blocks", words=words, first=30, sorted_by=key),
-    ]
+    return [Text(_lede(material, measured)), Table(head, cells, look="blocks", words=words, first=30)]
 
 
 def _rows(material: Material) -> list[_BlockRow]:
@@ -117,9 +86,7 @@ def _rows(material: Material) -> list[_BlockRow]:
     return rows
 
 
-def _written(
-    row: _BlockRow, assignment: Assignment | None, basis: Metric, decimals: int, worst: float, most: float
-) -> list[Cell]:
+def _written(row: _BlockRow, assignment: Assignment | None, basis: Metric, decimals: int) -> list[Cell]:
     block, planned_form, sample = row.block, MISSING, ""
     if assignment is not None:
         planned_form = form_of(assignment, block.name)
@@ -127,13 +94,13 @@ def _written(
     about = block.kind.replace("+", " + ") + (f"; {block.refusal}" if block.refusal else "")
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
     return [
-        Cell(block.name, note=about, sort=block.name),
-        _cell(shown(basis, row.error), row.error, worst, "amount harm"),
-        _cell(_milliseconds(row.float_s, decimals), row.float_s),
-        _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
-        _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
-        _cell(MISSING if worth is None else figures(worth), worth),
-        Cell(planned_form, swatch=sample, sort=planned_form),
+        Cell(block.name, note=about),
+        Cell(shown(basis, row.error)),
+        Cell(_milliseconds(row.float_s, decimals)),
+        Cell(_milliseconds(row.int8_s, decimals)),
+        Cell(_milliseconds(row.saved_s, decimals)),
+        Cell(MISSING if worth is None else figures(worth)),
+        Cell(planned_form, swatch=sample),
     ]
 
 
@@ -147,12 +114,6 @@ def _lede(material: Material, measured: int) -> str:
         f"{plural(measured, 'block')} measured alone in int8. {text} Blocks that only move values have their "
         "producer's form and no time of their own."
     )
-
-
-def _cell(text: str, value: float | None, largest: float = 0.0, look: str = "") -> Cell:
-    """A sortable number, with its share of `largest` drawn below."""
-    share = value / largest if value is not None and isfinite(value) and largest > 0.0 else 0.0
-    return Cell(text, look, sort=None if value is None else f"{value:.6g}", share=share)
 
 
 def _milliseconds(value: float | None, decimals: int) -> str:

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from taglio.components.build import Manifest, Port
+from taglio.components.build import Manifest
 from taglio.errors import plural
-from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
@@ -14,31 +13,28 @@ from taglio.run.in_process import RunReport
 
 
 def built(material: Material) -> list[Part]:
-    """The components of the workspace."""
-    return components(material.manifest) if material.manifest is not None else material.lacks("manifest")
+    """The components of the workspace; empty if none were built."""
+    return components(material.manifest) if material.manifest is not None else []
 
 
 def run(material: Material) -> list[Part]:
-    """The last timed run of the components."""
-    return run_report(material.run) if material.run is not None else material.lacks(workspace.RUN)
+    """The last timed run of the components; empty if there was none of this plan."""
+    return run_report(material.run) if material.run is not None else []
 
 
 def components(manifest: Manifest) -> list[Part]:
-    """The component files and the tensors between them."""
+    """The component files."""
     rows: list[list[object]] = []
     for piece in manifest.pieces:
         runtime = f"{piece.runtime} {piece.runtime_version}".strip()
         contents = [size(piece.size_bytes), len(piece.blocks), piece.sha256[:16]]
         rows.append([piece.name, piece.device, runtime, piece.file, *contents])
     head = ["component", "device", "runtime", "file", "size", "blocks", "SHA-256"]
-    between = ["tensor", "from", "to", "type", "shape", "per inference"]
-    caption = "Inputs, outputs and tensors between components"
     total = sum(piece.size_bytes for piece in manifest.pieces)
     order = ", run in this order" if len(manifest.pieces) > 1 else ""
     return [
         Text(f"{plural(len(manifest.pieces), 'component')}, {size(total)}{order}."),
         Table(head, rows, words=frozenset({1, 2, 3})),
-        Table(between, _crossings(manifest), caption, words=frozenset({1, 2, 3, 4})),
     ]
 
 
@@ -64,29 +60,17 @@ def timed(walls: Mapping[str, WallTime], caption: str = "") -> Table:
     return Table(["", "median", "mean", "p95", "runs"], rows, caption)
 
 
-def _schemes(outcome: Outcome) -> list[Part]:
-    """The schemes that were tried; empty if there was no choice."""
+def _races(outcome: Outcome) -> list[Part]:
+    """The schemes that were tried, and every form that was raced on all blocks that have it, by place."""
     basis = outcome.metric.basis
-    rows = [
-        [row.variant.scheme, f"dropped: {row.refused}", "", ""]
-        if row.refused
-        else [row.variant.scheme, ms(row.seconds), shown(basis, row.error), ms(row.score_s)]
-        for row in outcome.schemes
-    ]
-    return [Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried")] if rows else []
-
-
-def _forms(outcome: Outcome) -> list[Part]:
-    """Every form that was raced on all blocks that have it, by place; empty if none was."""
-    basis = outcome.metric.basis
-    rows = []
-    for row in outcome.forms:
-        times = [ms(row.float_s), ms(row.seconds), shown(basis, row.error)]
-        verdict = ["planned with" if row.kept else "left out"]
-        where = f"{row.variant.form}, {row.variant.runtime}"
-        rows.append([where, *([f"dropped: {row.refused}", "", "", ""] if row.refused else times + verdict)])
-    head = ["form", "float", "all blocks that have it", basis.title, ""]
-    return [Table(head, rows, "Forms raced on all blocks that have them")] if rows else []
+    rows: list[list[object]] = []
+    for row in (*outcome.schemes, *outcome.forms):
+        variant = row.variant
+        where = [variant.form, variant.runtime, variant.scheme or MISSING]
+        verdict = f"dropped: {row.refused}" if row.refused else "planned with" if row.kept else "left out"
+        rows.append([*where, ms(row.float_s), ms(row.seconds), shown(basis, row.error), verdict])
+    head = ["form", "runtime", "scheme", "float", "all blocks that have it", basis.title, ""]
+    return [Table(head, rows, "Forms and schemes raced", words=frozenset({1, 2, 6}))] if rows else []
 
 
 def configuration(material: Material) -> list[Part]:
@@ -97,22 +81,8 @@ def configuration(material: Material) -> list[Part]:
         total = sum(outcome.stage_seconds.values())
         seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
         parts.append(Table([], seconds, "Time by stage", "words"))
-        parts += [*_schemes(outcome), *_forms(outcome)]
+        parts += _races(outcome)
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
-
-
-def _crossings(manifest: Manifest) -> list[list[object]]:
-    source = {port.name: piece.name for piece in manifest.pieces for port in piece.outputs}
-    rows: list[list[object]] = []
-    for piece in manifest.pieces:
-        rows += [_port(port, source.get(port.name, "caller"), piece.name) for port in piece.inputs]
-    for piece in manifest.pieces:
-        rows += [_port(port, piece.name, "caller") for port in piece.outputs if port.name in manifest.outputs]
-    return rows
-
-
-def _port(port: Port, source: str, target: str) -> list[object]:
-    return [port.name, source, target, port.dtype, " × ".join(map(str, port.shape)), size(port.bytes)]
 
 
 def _settings(material: Material) -> list[tuple[str, object]]:

@@ -17,13 +17,9 @@ def by_input(material: Material) -> list[Part]:
 
 
 def _summary(outcome: Outcome) -> str:
-    metric, plan = outcome.metric, outcome.plan
-    upper = f", upper end {shown(metric, plan.error_upper)} (one-sided 95 %)" if plan.error_upper is not None else ""
-    text = (
-        f"Over all {plural(len(outcome.input_errors), 'held-out input')}: {metric.title} "
-        f"{shown(metric, plan.error)}{upper}; worst input {shown(metric, plan.worst_input)}."
-    )
-    unseen = outcome.unseen
+    metric, unseen = outcome.metric, outcome.unseen
+    worst, count = shown(metric, outcome.plan.worst_input), plural(len(outcome.input_errors), "held-out input")
+    text = f"{count}; {metric.title} of the worst {worst}."
     if unseen is None:
         return f"{text} The plan was selected on these inputs."
     text += f" Over {plural(unseen.inputs, 'input')} that the search never saw: {shown(metric, unseen.error)}."

@@ -27,7 +27,7 @@ def show(parts: Iterable[Part]) -> None:
     for part in parts:
         match part:
             case Text():
-                say(f"{part.text} {part.code}".rstrip())
+                say(part.text)
             case Heading():
                 say(f"\n{part.text}")
             case Legend():
@@ -45,11 +45,10 @@ def show(parts: Iterable[Part]) -> None:
 def _show_table(table: Table) -> None:
     if not table.rows:
         return
-    shown = [index for index in range(len(table.rows[0])) if index not in table.details]
     if table.caption:
         say(table.caption)
     grid = Grid(box=None, pad_edge=False, header_style="bold", show_header=bool(table.head))
-    for index in shown:
+    for index in range(len(table.rows[0])):
         left = index == 0 or index in table.words or not table.head
         grid.add_column(
             escape(table.head[index]) if table.head else "", justify="left" if left else "right", overflow="fold"
@@ -58,7 +57,7 @@ def _show_table(table: Table) -> None:
     for row in rows:
         cells = [_text(cell) for cell in row]
         cells[0] = _short(cells[0])
-        grid.add_row(*(escape(cells[index]) for index in shown))
+        grid.add_row(*map(escape, cells))
     console = _console()
     (console if console.is_terminal else _console(width=max(console.width, 170))).print(grid)
     if len(rows) < len(table.rows):

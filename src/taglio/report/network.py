@@ -1,13 +1,12 @@
 """The network: a mark per block in the order in which they run, by its time and form. Plans nothing."""
 
 from collections import Counter
-from collections.abc import Mapping
 
 from taglio.model.graph import Block
 from taglio.quantize.precision import FLOAT32, Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Chart, Legend, Mark, Part
-from taglio.report.units import ms, shown
+from taglio.report.units import ms
 
 _FLOAT_OUTPUT = ("int8-anchor", "int8-weights", "int8-dynamic", "int4-weights")
 _CLASSES = {
@@ -24,7 +23,7 @@ _LEGEND = {
     "b-fixed": "no other form",
 }
 # The colour of a mark by its block's class.
-COLORS = {"b-int8": "int8", "b-anchor": "int8", "b-bfloat16": "bfloat16", "b-float32": "float", "b-fixed": "fixed"}
+_COLORS = {"b-int8": "int8", "b-anchor": "int8", "b-bfloat16": "bfloat16", "b-float32": "float", "b-fixed": "fixed"}
 _SYMBOLS = ("circle", "square", "diamond", "triangle")  # of devices
 
 
@@ -38,9 +37,10 @@ def network(material: Material) -> list[Part]:
     for position, (block, class_) in enumerate(zip(blocks, classes, strict=True), 1):
         device = devices.get(block.name, "") if len(places) > 1 else ""
         symbol = _SYMBOLS[places.index(device) % len(_SYMBOLS)] if device else _SYMBOLS[0]
-        seconds = 0.0 if block.movement else times.get((block.name, form_of(assignment, block.name)), 0.0)
-        text = _title(material, block, times, assignment, device)
-        marks.append(Mark(position, seconds * 1e3, COLORS[class_], text, symbol=symbol, hollow=class_ == "b-anchor"))
+        form = form_of(assignment, block.name)
+        seconds = 0.0 if block.movement else times.get((block.name, form), 0.0)
+        text = _title(material, block, seconds, form, device)
+        marks.append(Mark(position, seconds * 1e3, _COLORS[class_], text, symbol=symbol, hollow=class_ == "b-anchor"))
     counts = Counter(classes)
     legend = [(class_, f"{text}: {counts[class_]}") for class_, text in _LEGEND.items() if counts[class_]]
     if len(places) > 1:
@@ -60,26 +60,9 @@ def block_class(block: Block, assignment: Assignment) -> str:
     return "b-fixed"
 
 
-def _title(
-    material: Material, block: Block, times: Mapping[tuple[str, str], float], assignment: Assignment, device: str
-) -> str:
+def _title(material: Material, block: Block, seconds: float, form: str, device: str) -> str:
     lines = [block.name, block.kind.replace("+", " + ")]
     if material.plan is not None:
-        lines.append(f"planned in {form_of(assignment, block.name)}" + (f" on {device}" if device else ""))
-    if block.movement:
-        lines.append("only moves values; its time is counted with its flow")
-    else:
-        precisions = [
-            precision.name for precision in material.profile.precisions if (block.name, precision.name) in times
-        ]
-        lines += [f"{name}: {ms(times[block.name, name])}" for name in precisions]
-    if material.error is not None:
-        alone = {
-            block_error.precision: block_error.error
-            for block_error in material.error.alone
-            if block_error.block == block.name
-        }
-        lines += [f"error alone in {name}: {shown(material.metric.basis, error)}" for name, error in alone.items()]
-    if block.refusal:
-        lines.append(f"not int8: {block.refusal}")
-    return "\n".join(lines)
+        lines.append(f"planned in {form}" + (f" on {device}" if device else ""))
+    lines.append("only moves values; its time is counted with its flow" if block.movement else ms(seconds))
+    return "\n".join([*lines, f"not int8: {block.refusal}"] if block.refusal else lines)

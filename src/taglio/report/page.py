@@ -25,12 +25,11 @@ _SUMMARY = (summary.lede, summary.side_by_side, summary.parts, summary.condition
 # Only of a plan that was chosen for a rate.
 _WAYS = ("ways", "How to run it", (ways.chosen, ways.loads, ways.tried))
 _SECTIONS = (
-    ("network", "The network", (network.network,)),
-    ("time", "Where the time goes", (predicted_time.where_it_goes,)),
+    ("network", "The network", (predicted_time.where_it_goes, network.network)),
     ("latency", "Latency, predicted and measured", (predicted_time.predicted_and_measured,)),
     ("error", "Error, predicted and measured", (predicted_error.predicted_error, by_input.by_input)),
     ("trade-off", "Error against latency", (predicted_error.trade_off,)),
-    ("blocks", "Block by block", (blocks.damage_and_gain, blocks.ranked)),
+    ("blocks", "Block by block", (blocks.ranked,)),
     ("components", "Components", (placement.placement, placement.pareto, built.built, built.run)),
     ("configuration", "Configuration", (built.configuration,)),
 )
@@ -39,8 +38,8 @@ _SECTIONS = (
 def write(folder: Path, material: Material | None = None) -> Path:
     """Write the page, from `material` if the caller has read it; returns its path.
 
-    The page shows what the workspace holds and names the commands that make the rest. Raises BadArtifact if the profile
-    is missing or damaged, or the page cannot be written.
+    The page shows what the workspace holds. Raises BadArtifact if the profile is missing or damaged, or the page cannot
+    be written.
     """
     with held(folder):
         return written.write(folder / workspace.REPORT, render(material or gather(folder)))
@@ -63,4 +62,5 @@ def show(material: Material) -> None:
 def _sections(material: Material) -> list[Section]:
     rated = material.outcome is not None and material.outcome.rate is not None
     listed = [_WAYS, *_SECTIONS] if rated else _SECTIONS
-    return [Section(id_, title, [part for draw in draws for part in draw(material)]) for id_, title, draws in listed]
+    drawn = [(id_, title, [part for draw in draws for part in draw(material)]) for id_, title, draws in listed]
+    return [Section(id_, title, parts) for id_, title, parts in drawn if parts]

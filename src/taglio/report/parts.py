@@ -10,11 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph, optionally ending in a command or name set as code."""
+    """A paragraph."""
 
     text: str
     look: str = ""
-    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +26,25 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell with extras: a small note below, a colour sample, a sort key, a share to draw, which begins at the share
-    `start` of the cell (None: it ends where the cell does)."""
+    """A cell with extras: a small note below, a colour sample."""
 
     text: str
     look: str = ""
     note: str = ""
     swatch: str = ""
-    sort: str | None = None
-    share: float = 0.0
-    start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows whose first cell names them. `words` are the columns aligned left, `details` those that only the page shows;
-    only the first `first` rows are shown until the reader expands the table (0: all), which then sorts by
-    `sorted_by`."""
+    """Rows whose first cell names them. `words` are the columns aligned left; the terminal shows only the first `first`
+    rows (0: all), and the page lets the reader scroll through the others."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
     caption: str = ""
     look: str = ""
     words: frozenset[int] = frozenset()
-    details: frozenset[int] = frozenset()
     first: int = 0
-    sorted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from taglio.errors import plural
 from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Heading, Mark, NamedValues, Part, Table, Text
+from taglio.report.parts import Axis, Chart, Heading, Mark, NamedValues, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, shown, size
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
@@ -117,11 +117,9 @@ def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
 def _timeline(plan: Plan) -> Table:
     """A row for each use of a device or link, by start time."""
     rows: list[list[object]] = []
-    whole_s = plan.predicted_latency_s.value
     for use in plan.timeline:
         seconds, what = use.end_s - use.start_s, f"{use.what} (sending)" if use.transfer else use.what
-        took = Cell(ms(seconds), "amount", share=seconds / whole_s, start=use.start_s / whole_s)
-        rows.append([use.on, what, ms(use.start_s), ms(use.end_s), took])
+        rows.append([use.on, what, ms(use.start_s), ms(use.end_s), ms(seconds)])
     caption = "A device runs one component at a time and a link sends one tensor at a time"
     return Table(["on", "what", "from", "to", "time"], rows, caption, words=frozenset({1}))
 

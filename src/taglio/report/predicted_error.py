@@ -1,15 +1,13 @@
 """Predicted against measured error, and the error and latency of every plan that was tried."""
 
 from collections.abc import Sequence
-from math import exp, isfinite
+from math import exp, inf, isfinite
 
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
 from taglio.errors import plural
-from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
-from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedValues, Part, Table, Text, bound
@@ -19,11 +17,10 @@ from taglio.search.front import Point
 
 
 def predicted_error(material: Material) -> list[Part]:
-    """Random subsets in int8: cross-validated prediction against measurement."""
+    """Random subsets in int8: cross-validated prediction against measurement; empty without an error model."""
     error_model, outcome = material.error, material.outcome
     if error_model is None:
-        return material.lacks(workspace.ERROR)
-    drawn = [subset for subset in error_model.subsets if subset.error > 0.0 and subset.predicted > 0.0]
+        return []
     metric = error_model.metric
     unit, scale = metric.axis
 
@@ -31,14 +28,16 @@ def predicted_error(material: Material) -> list[Part]:
         hover = f"{text}\npredicted {shown(metric, predicted)}\nmeasured {shown(metric, measured)}"
         return Mark(predicted * scale, measured * scale, look, hover, label, symbol, ring=look == "plan")
 
-    marks = [mark(plural(len(subset.assignment), "block"), subset.predicted, subset.error, "dot") for subset in drawn]
+    marks = [
+        mark(plural(len(subset.assignment), "block"), subset.predicted, subset.error, "dot")
+        for subset in error_model.subsets
+    ]
     if outcome is not None:
         for variant, look, symbol, name in (
             (outcome.int8, "int8", "diamond", "all int8"),
             (outcome.plan, "plan", "circle", "chosen plan"),
         ):
-            if variant.error > 0.0 and variant.predicted_error > 0.0:
-                marks.append(mark(name, variant.predicted_error, variant.error, look, symbol, name))
+            marks.append(mark(name, variant.predicted_error, variant.error, look, symbol, name))
     xs = [value for point in marks for value in (point.x, point.y)]
     caption = (
         f"Solid: predicted equals measured. Dashed: {_upper_end(error_model)}; {limit(error_model.confidence)} of new "
@@ -58,10 +57,10 @@ def predicted_error(material: Material) -> list[Part]:
 
 
 def trade_off(material: Material) -> list[Part]:
-    """Every plan that was tried, by predicted latency and measured error."""
+    """Every plan that was tried, by predicted latency and measured error; empty before the search."""
     outcome = material.outcome
     if outcome is None:
-        return material.lacks(workspace.OUTCOME)
+        return []
     points = [point for point in outcome.points if point.predicted_s is not None and point.error is not None]
     chart = _scatter(outcome, points)
     within_limit = sum(point.holds for point in points)
@@ -69,23 +68,17 @@ def trade_off(material: Material) -> list[Part]:
         f"{plural(len(points), 'plan')} tried, {within_limit} within the {outcome.metric.title} "
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
-    return [Text(lede), *answer.front(outcome, "OUT"), chart, *_tried(outcome)]
+    return [Text(lede), *answer.front(outcome, "OUT"), chart, _tried(outcome)]
 
 
-def _tried(outcome: Outcome) -> list[Part]:
-    """The plans that were timed or predicted, the fastest first, and why other places are out."""
+def _tried(outcome: Outcome) -> Table:
+    """The plans, the fastest first, and why some were not timed."""
     chosen, metric = _chosen(outcome), outcome.metric
-    points: list[Point] = []
-    places_by_reason: dict[str, list[str]] = {}
-    for point in outcome.points:
-        if point.latency is None and point.reason:
-            place = point.runtime if point.name == FLOAT_RUN else f"{point.name} in {point.runtime}"
-            places_by_reason.setdefault(point.reason, []).append(place)
-        elif outcome.int8.int8_blocks or point.name != "int8":  # else the float model once more
-            points.append(point)
+    # Where no block computes in int8, "int8" is the float model once more.
+    points = [point for point in outcome.points if outcome.int8.int8_blocks or point.name != "int8"]
     decimals = ms_decimals(max((point.measured_s or point.predicted_s or 0.0 for point in points), default=0.0))
     rows: list[list[object]] = []
-    for point in sorted(points, key=lambda point: point.measured_s or point.predicted_s or 0.0):
+    for point in sorted(points, key=lambda point: point.measured_s or point.predicted_s or inf):
         loss = Cell(shown(metric, point.error), "" if point.holds else "bad", "" if point.judged else "expected")
         rows.append(
             [
@@ -101,9 +94,7 @@ def _tried(outcome: Outcome) -> list[Part]:
         )
     caption = "Plans tried; the ratio is predicted ÷ measured"
     head = ["plan", "runtime", "predicted", "measured", "ratio", metric.title, "int8 blocks", ""]
-    left_out = NamedValues([(", ".join(names), reason) for reason, names in places_by_reason.items()])
-    table = Table(head, rows, caption, "dense", frozenset({1, 7}))
-    return [table, *([left_out] if places_by_reason else [])]
+    return Table(head, rows, caption, "dense", frozenset({1, 7}))
 
 
 def _ratio(point: Point) -> str:
@@ -164,9 +155,7 @@ def _describe(metric: Metric, point: Point) -> str:
 
 def prediction_quality(error_model: ErrorModel) -> list[Part]:
     """How well subsets were predicted, and notes."""
-    drawable = sum(subset.error > 0.0 and subset.predicted > 0.0 for subset in error_model.subsets)
     below_upper = sum(subset.error <= error_model.upper(subset.predicted) for subset in error_model.subsets)
-    undrawn = len(error_model.subsets) - drawable
     basis = f"measured on {plural(error_model.samples, 'input')}, each predicted by a fit without it"
     text = f"{plural(len(error_model.subsets), 'subset')} of blocks in int8, {basis}"
     miss = (
@@ -174,10 +163,9 @@ def prediction_quality(error_model: ErrorModel) -> list[Part]:
         if error_model.metric.smooth
         else error_model.metric.difference(error_model.typical_miss())
     )
-    text += f": median prediction error {miss}" if drawable else ""
-    text += f"; {below_upper} of {len(error_model.subsets)} lie below the upper limit." if error_model.subsets else "."
-    text += f" {plural(undrawn, 'subset')} without error cannot be drawn on a logarithmic axis." if undrawn else ""
-    return [Text(text), *(Text(f"Note: {note}.", "note") for note in error_model.notes)]
+    if error_model.subsets:
+        text += f": median prediction error {miss}; {below_upper} lie below the upper limit"
+    return [Text(f"{text}."), *(Text(f"Note: {note}.", "note") for note in error_model.notes)]
 
 
 def facts(error_model: ErrorModel) -> NamedValues:

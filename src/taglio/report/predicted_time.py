@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from taglio.errors import plural
-from taglio.flow import workspace
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
-from taglio.quantize.precision import Assignment, form_of
+from taglio.profile.result import Profile, changes, flow_seconds, predict, writes
+from taglio.quantize.precision import Assignment
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text, bound
+from taglio.report.parts import Axis, Chart, Columns, Mark, Part, Table, Text, bound
 from taglio.report.units import MISSING, ms, ms_decimals, percent
 
 _CHOSEN = "chosen plan"
@@ -19,18 +18,21 @@ PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "al
 
 
 def where_it_goes(material: Material) -> list[Part]:
-    """The plan's predicted time by block, with the share of each."""
+    """The plan's predicted time, by what takes it; empty without a plan."""
     graph, plan = material.graph, material.plan
     if plan is None:
-        return material.lacks(workspace.PLAN)
+        return []
     assignment = plan.assignment()
     plan_time, float_time = predict(material.profile, graph, assignment), predict(material.profile, graph, {})
     count = sum(changes(flow, assignment) for flow in graph.flows)
-    lede = (
-        f"Predicted latency of the plan: {ms(plan_time.total_s)}, float {ms(float_time.total_s)}. "
-        f"{plural(count, 'conversion')} between float and int8 take {ms(_changing(material, assignment))}."
+    changing_s = _changing(material, assignment)
+    moving_s = sum(plan_time.flows.values()) - changing_s
+    text = (
+        f"Predicted latency of the plan: {ms(plan_time.total_s)}, float {ms(float_time.total_s)}. Blocks take "
+        f"{ms(sum(plan_time.blocks.values()))}, {plural(count, 'conversion')} between float and int8 {ms(changing_s)}, "
+        f"moves and layout changes {ms(moving_s)}, the overhead of a run {ms(plan_time.overhead_s)}."
     )
-    return [Text(lede), _times(material, assignment, plan_time)]
+    return [Text(text)]
 
 
 def predicted_and_measured(material: Material) -> list[Part]:
@@ -51,10 +53,9 @@ def predicted_and_measured(material: Material) -> list[Part]:
         symbol, look, label = PURE.get(name, ("circle", "plan", ""))
         label = _CHOSEN if predicted == plan_s and name not in PURE else label
         marks.append(_mark(name, predicted, measured, look, symbol, label))
-    caption = "Line: predicted equals measured."
-    banded = width < 10.0
-    if banded:
-        caption += f" Dashed: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
+    caption = (
+        f"Line: predicted equals measured. Dashed: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
+    )
     chart = Chart(
         "predicted against measured latency",
         Axis("predicted, ms"),
@@ -62,7 +63,7 @@ def predicted_and_measured(material: Material) -> list[Part]:
         marks,
         caption,
         square=True,
-        bounds=[bound(axis, lambda x: x / (1.0 + width)), bound(axis, lambda x: x * (1.0 + width))] if banded else [],
+        bounds=[bound(axis, lambda x: x / (1.0 + width)), bound(axis, lambda x: x * (1.0 + width))],
     )
     return [Text(_time_lede(unseen, finals)), Columns([[chart], _numbers(unseen)])]
 
@@ -109,27 +110,6 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run]) -> str:
     if misses:
         text.append(f"The {len(misses)} finalists, timed at the end: median error {percent(median(misses))}.")
     return " ".join(text) or "The profile has no cross-validated runs."
-
-
-def _times(material: Material, assignment: Assignment, plan_time: Breakdown) -> Table:
-    """The overhead, the ten slowest blocks and the others, what lies between blocks, and the sum."""
-    ordered = sorted(plan_time.blocks.items(), key=lambda block_time: -block_time[1])
-    timed_blocks = [block_time for block_time in ordered if block_time[1] > 0.0]
-    slowest, other_blocks = timed_blocks[:10], timed_blocks[10:]
-    changing = _changing(material, assignment)
-    steps = [("overhead per run", plan_time.overhead_s, "")]
-    steps += [(name, seconds, form_of(assignment, name)) for name, seconds in slowest]
-    if other_blocks:
-        steps.append((plural(len(other_blocks), "other block"), sum(seconds for _, seconds in other_blocks), ""))
-    steps.append(("conversions", changing, ""))
-    steps.append(("moves, layout changes", sum(plan_time.flows.values()) - changing, ""))
-    total_s, decimals = plan_time.total_s, ms_decimals(plan_time.total_s)
-    rows: list[list[object]] = [
-        [name, form, Cell(ms(seconds, decimals), "amount", share=seconds / total_s if total_s > 0.0 else 0.0)]
-        for name, seconds, form in steps
-    ]
-    rows.append([Cell("plan", "strong"), "", Cell(ms(total_s, decimals), "strong")])
-    return Table(["", "form", "time"], rows, "Time of the plan, by block", "blocks", frozenset({1}))
 
 
 def _changing(material: Material, assignment: Assignment) -> float:

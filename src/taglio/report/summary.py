@@ -2,7 +2,6 @@
 
 from taglio.errors import plural
 from taglio.flow.outcome import Outcome
-from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.report import answer, remarks
 from taglio.report.material import Material
@@ -21,17 +20,13 @@ def _headline(material: Material) -> str:
     if material.outcome is not None:
         return answer.sentence(material.outcome, material.built_in)
     if plan is not None and plan.predicted_latency_s.value:
-        bound = material.max_error
+        bound = plan.limits.max_error
         ceiling = "" if bound is None else f" ({allowed(metric, bound)})"
         error = plan.predicted_error.value if plan.measured_error is None else plan.measured_error
         how = "" if plan.measured_error is not None else "predicted "
         gain = about(predict(profile, graph, {}).total_s / plan.predicted_latency_s.value)
         title = f"{how}{metric.title} {shown(metric, error)}"
         return f"Predicted to be {gain} as fast as float, not confirmed; {title}{ceiling}"
-    base, int8 = material.profiled(FLOAT_RUN), material.profiled("int8")
-    if base is not None and int8 is not None:
-        gain = about(base.wall.median_s / int8.wall.median_s)
-        return f"All int8 is {gain} as fast as float, not confirmed, before any limit on its error"
     return f"{material.model} was profiled"
 
 

@@ -2,7 +2,7 @@
 
 from taglio.report.answer import runtime_title
 from taglio.report.material import Material
-from taglio.report.parts import Cell, NamedValues, Part, Table
+from taglio.report.parts import NamedValues, Part, Table
 from taglio.report.units import MISSING, figures, ms, ms_decimals, size
 from taglio.runtimes.way import Way
 from taglio.ways.result import Rate, TriedWay
@@ -73,13 +73,13 @@ def tried(material: Material) -> list[Part]:
     decimals = ms_decimals(max(way.latency_s for way in ways))
     rows = [
         [
-            _sorted(f"{way.model} in {runtime_title(way.runtime)}"),
-            _sorted(str(way.way)),
-            _sorted(f"{figures(way.capacity_per_s)}/s", way.capacity_per_s),
-            *([_sorted(f"{figures(_goal(way))}/s", _goal(way))] if rate.limit else []),
-            _sorted(ms(way.latency_s, decimals), way.latency_s),
-            _sorted(size(way.memory_bytes) if way.memory_bytes else MISSING, way.memory_bytes),
-            _sorted(_role(rate, way, default)),
+            f"{way.model} in {runtime_title(way.runtime)}",
+            way.way,
+            f"{figures(way.capacity_per_s)}/s",
+            *([f"{figures(_goal(way))}/s"] if rate.limit else []),
+            ms(way.latency_s, decimals),
+            size(way.memory_bytes) if way.memory_bytes else MISSING,
+            _role(rate, way, default),
         ]
         for way in ways
     ]
@@ -87,10 +87,6 @@ def tried(material: Material) -> list[Part]:
     head = ["model", "way", "capacity", *latency, "memory", "role"]
     caption = "Ways that were tried, best first; figures of the search, not confirmed"
     return [Table(head, rows, caption, "dense", frozenset({1, len(head) - 1}), first=_FIRST)]
-
-
-def _sorted(text: str, value: float | None = None) -> Cell:
-    return Cell(text, sort=text if value is None else str(value))
 
 
 def _rate(material: Material) -> Rate | None:

@@ -18,9 +18,3 @@ def test_recommended(few_digits: Case, tmp_path: Path) -> None:
     assert 0 < checked["error_to_float"] < 0.2
     assert checked["int8_operators"] == {"DynamicQuantizeMatMul": 1}  # all that its dynamic scheme takes
     assert Path(checked["file"]).exists()
-
-
-def test_a_limit_that_no_scheme_keeps_is_said(few_digits: Case, tmp_path: Path) -> None:
-    need("onnxsim")
-    figures = rows(compare(tmp_path, few_digits, "onnxsim", "--max-error", "1e-9"), "onnxsim")
-    assert "no scheme is within the limit" in figures["recommended"]["checked"]["notes"][0]

@@ -216,19 +216,6 @@ def test_key_points_behind_the_classes_that_the_metadata_names_are_no_scores() -
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (np.zeros((1, 5)), r"the label of sample 0 must be \[boxes, 5\]"),
-        (np.full((1, 3, 5), -1.0), "the labels hold no box"),
-        (np.array(["a box"]), "must be .boxes, 5. .* not <U5"),
-    ],
-)
-def test_labels_that_are_no_boxes_are_refused(labels: np.ndarray, message: str) -> None:
-    with pytest.raises(BadData, match=message):
-        scored("detection", [ssd(BOXES)], [ssd(BOXES)], labels, image=IMAGE)
-
-
-@pytest.mark.parametrize(
     ("outputs", "shown"),
     [
         ({"y": np.zeros((1, 10), np.float32)}, r"y \[1, 10\]"),

@@ -7,11 +7,9 @@ import pytest
 
 from taglio.error.tasks.suggest import ModelPort, suggest, suggest_for
 from taglio.model.graph import build
-from taglio.model.load import load
 from taglio.model.observe import observe_random
 from tests.models import loaded, parsed
 
-SHARED = Path(__file__).parents[3] / ".." / "shared"
 IMAGE, LINE, IDS = (1, 3, 640, 640), (1, 3, 48, 320), (1, 32)
 
 
@@ -65,18 +63,6 @@ def test_the_task_in_ultralytics_metadata_is_taken() -> None:
     assert suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment"}) is None
 
 
-def test_names_of_classes_or_of_another_kind_tell_no_recogniser() -> None:
-    hint = suggest(tensors((1, 3, 224, 224)), tensors((1, 4)), {"character": "0\n90\n180\n270"})
-    assert hint is not None and hint.metric == "top1"
-    hint = suggest(tensors((1, 3, 0, 0)), tensors((0, 0, 97)), {"character": "<!DOCTYPE html>\n<html>"})
-    assert hint is None
-
-
-def test_a_size_that_is_not_known_is_not_claimed() -> None:
-    hint = suggest(tensors((0, 3, 0, 0)), tensors((0, 1, 0, 0)), {})
-    assert hint is not None and hint.why == "output t0 [?, 1, ?, ?] may be as large as the image"
-
-
 def test_pooled_states_are_an_embedding_and_scores_are_not(tmp_path: Path) -> None:
     def task(end: str) -> str:
         text = f"(float[1, 5, 8] x) => (float[1, 64] y) {{ h = MatMul (x, w) {end} }}"
@@ -108,19 +94,3 @@ def test_boxes_joined_with_scores_are_no_maps_of_classes(last: str, task: str | 
     model = loaded(parsed(f"(float[1, 3, 32, 32] x) => (float[1, c, 32, 32] y) {{ {nodes} }}"), tmp_path)
     suggestion = suggest_for(model, build(model, observe_random(model)[0]))
     assert (suggestion and suggestion.metric) == task
-
-
-@pytest.mark.skipif(not (SHARED / "models" / "wild").exists(), reason="../shared is not beside the checkout")
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("wild/ch_PP-OCRv4_rec_infer", "ctc"),
-        ("wild/paraphrase-MiniLM-L3-v2-6000", "similarity"),
-        ("yunet-n-640", "detection"),
-    ],
-)
-@pytest.mark.whole
-def test_real_networks(name: str, task: str) -> None:
-    model = load(SHARED / "models" / f"{name}.onnx")
-    hint = suggest_for(model, build(model, observe_random(model)[0]))
-    assert hint is not None and hint.metric == task

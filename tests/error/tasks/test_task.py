@@ -1,22 +1,15 @@
 """Tasks by name, and what they make of real networks' outputs."""
 
-from pathlib import Path
-
 import numpy as np
-import onnxruntime as ort
 import pytest
-from PIL import Image
 
 from taglio.error.judge import TaskJudge
 from taglio.error.loss import parse_metric
 from taglio.error.measure import anchored
 from taglio.error.tally import Measure
-from taglio.error.tasks.detection import decode
 from taglio.error.tasks.task import TASKS, names_task, parse_task, task_text
 from taglio.errors import BadData, BadOption
 from tests.error.tasks.scored import scored
-
-SHARED = Path(__file__).parents[3] / ".." / "shared"
 
 
 def test_parameters_are_read_and_defaults_kept() -> None:
@@ -125,36 +118,3 @@ def test_a_single_class_in_all_answers_is_doubted(name: str) -> None:
         for index, scores in enumerate([one, one, one, last]):
             judge.evidence(index, [scores], [scores])
         assert ("the float model always answers class 1" in str(judge.doubt())) == doubted
-
-
-def test_pairs_need_samples() -> None:
-    outputs = [{"y": np.ones((1, 3), np.float32)}] * 2
-    with pytest.raises(BadData, match="similarity needs at least 3 samples, got 2"):
-        scored("similarity", outputs, outputs)
-
-
-@pytest.mark.whole
-@pytest.mark.skipif(
-    not (SHARED / "models" / "yunet-n-640.onnx").exists(), reason="../shared is not beside the checkout"
-)
-def test_two_trained_detectors_of_other_heads_find_the_same_faces() -> None:
-    """An SSD head and an anchor-free one, each decoded from raw outputs: one checks the other."""
-    one = ort.InferenceSession(str(SHARED / "models" / "ultraface-rfb-320.onnx"))
-    other = ort.InferenceSession(str(SHARED / "models" / "yunet-n-640.onnx"))
-    for name in ("faces-12.jpg", "faces-3.jpg", "faces-6.jpg", "faces-9.jpg"):
-        image = Image.open(SHARED / "images" / name).convert("RGB")
-        small = (np.asarray(image.resize((320, 240)), np.float32) - 127) / 128
-        large = np.asarray(image.resize((640, 640)), np.float32)[..., ::-1]
-        first = run(one, small.transpose(2, 0, 1)[None])
-        second = run(other, np.ascontiguousarray(large.transpose(2, 0, 1)[None]))
-        few, many = decode(first, (240, 320), 0.7), decode(second, (640, 640), 0.7)
-        assert len(few.scores) == len(many.scores) > 1
-        scaled = many.corners / 640  # the first writes shares of the image
-        middles = [(boxes[:, :2] + boxes[:, 2:]) / 2 for boxes in (few.corners, scaled)]
-        distance = np.abs(middles[0][:, None] - middles[1][None]).max(axis=2)
-        assert (distance.min(axis=1) < 0.03).all()
-
-
-def run(session: ort.InferenceSession, image: np.ndarray) -> dict[str, np.ndarray]:
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: image}), strict=True))

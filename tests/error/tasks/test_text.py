@@ -43,14 +43,6 @@ def test_labels_are_characters_of_the_metadata_with_a_space_last() -> None:
     assert scored("ctc", outputs, outputs, np.array(["a bc"]), metadata={"character": CHARACTERS}) == 0.75
 
 
-def test_labels_without_characters_are_refused() -> None:
-    outputs = [{"y": steps("ab")}]
-    with pytest.raises(BadData, match="names 0 characters"):
-        scored("ctc", outputs, outputs, np.array(["ab"]))
-    with pytest.raises(BadData, match=r"the label of sample 0 must be one text, not int64 \[\]"):
-        scored("ctc", outputs, outputs, np.array([3]), metadata={"character": CHARACTERS})
-
-
 @pytest.mark.parametrize("batch_second", [False, True])
 def test_lines_of_a_batch_are_read_one_by_one(batch_second: bool) -> None:
     def batch(*lines: str) -> np.ndarray:

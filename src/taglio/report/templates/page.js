@@ -1,42 +1,4 @@
 "use strict";
-for (const table of document.querySelectorAll("table[data-first]")) {
-  const body = table.tBodies[0], first = Number(table.dataset.first), button = document.createElement("button");
-  const headers = [...table.tHead.rows[0].cells];
-  let all = body.rows.length <= first;
-  const fold = () => {
-    [...body.rows].forEach((row, index) => { row.hidden = !all && index >= first; });
-    button.textContent = all ? `Show the first ${first}` : `Show all ${body.rows.length}`;
-  };
-  if (!all) {
-    button.className = "toggle";
-    button.type = "button";
-    button.addEventListener("click", () => { all = !all; fold(); });
-    table.parentNode.after(button);
-  }
-  headers.forEach((header, column) => {
-    const label = document.createElement("button");
-    label.type = "button";
-    const words = "words" in header.dataset;
-    label.append(...header.childNodes);
-    header.append(label);
-    label.addEventListener("click", () => {
-      const down = header.getAttribute("aria-sort") ? header.getAttribute("aria-sort") !== "descending" : !words;
-      const key = (row) => row.cells[column].dataset.v;
-      const rows = [...body.rows].sort((one, other) => {
-        const a = key(one), b = key(other);
-        if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
-        const order = words ? a.localeCompare(b, undefined, {numeric: true}) : a - b;
-        return down ? -order : order;
-      });
-      headers.forEach((each) => each.removeAttribute("aria-sort"));
-      header.setAttribute("aria-sort", down ? "descending" : "ascending");
-      body.append(...rows);
-      fold();
-    });
-  });
-  fold();
-}
-
 // Charts: each stands in the page as JSON, and Observable Plot draws it at the width there is.
 const SHAPES = {square: "square", diamond: "diamond2", triangle: "triangle"};
 const finite = (axis) => (value) => Number.isFinite(value) && (axis.scale !== "log" || value > 0);
