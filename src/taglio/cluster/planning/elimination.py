@@ -13,15 +13,12 @@ from math import prod
 
 import numpy as np
 
-# Most entries of one table.
-LARGEST_TABLE = 4e7
-
 
 class TooWide(Exception):
     """The graph needs tables that are too large: use another method."""
 
 
-def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGEST_TABLE) -> list[list[int]]:
+def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float) -> list[list[int]]:
     """Rounds of nodes in elimination order; modifies `neighbours`. Raises TooWide for a table above `limit` entries."""
     rounds: list[list[int]] = []
     remaining = set(range(len(neighbours)))
@@ -164,7 +161,7 @@ class _Eliminated:
     entries: list[_Table]
 
 
-def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: float = LARGEST_TABLE) -> Elimination:
+def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: float) -> Elimination:
     """An elimination of factors with these scopes. Every node needs a unary factor. Raises TooWide."""
     neighbours: list[set[int]] = [set() for _ in sizes]
     for scope in scopes:

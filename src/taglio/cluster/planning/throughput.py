@@ -25,7 +25,7 @@ from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_search import PeriodSearch
 from taglio.cluster.planning.problem import Totals
-from taglio.cluster.planning.relaxation import WIDEST, Relaxation
+from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.replay import Timetable
 from taglio.cluster.planning.resources import busy_times, request_shares
 from taglio.cluster.planning.solve import Undecided, solve
@@ -114,7 +114,7 @@ def _core(assembled: Assembled, aim: float, gap: float, deadline: float) -> _Cor
     if not alive.any(axis=1).all():
         return _Core(costs, inf)
     try:
-        relaxation = Relaxation(costs, alive, arity=1, limit=WIDEST)
+        relaxation = Relaxation(costs, alive)
     except TooWide:
         return _Core(costs, 0.0)
 
