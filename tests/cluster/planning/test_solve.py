@@ -12,7 +12,7 @@ from taglio.cluster.planning.assemble import assemble
 from taglio.cluster.planning.costs import Costs, evaluate
 from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.improve import improve
-from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values
+from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values
 from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload
@@ -135,7 +135,6 @@ def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() ->
     """The input takes 32 bytes."""
     graph, profiles = chain()
     problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
-    assert problem.memory is not None
     memory = replace(problem.memory, capacity=np.array([33.0, np.inf]), peak=True)
     placed = solve(replace(problem, memory=memory))
     assert placed.status == "optimal"
@@ -147,7 +146,6 @@ def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() ->
 def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
     """Copies and labels that are cheapest by prices keep too many activations alive."""
     problem = made(np.random.default_rng(seed), limits=True, peak=True)
-    assert problem.memory is not None
     endless = replace(problem.memory, capacity=np.full(len(problem.devices), 1e9))
     free = brute_force(replace(problem, memory=endless))
     assert free is not None
@@ -196,6 +194,8 @@ def two_devices(rng: np.random.Generator, nodes: int, reach: int = 4) -> Problem
         np.ones((nodes, 2, 1), dtype=bool),
         values,
         (Resource("latency", np.ones(2), none, speed, np.ones(1), 1.0),),
+        (),
+        Memory(np.full(2, np.inf), np.zeros((nodes, 1))),
     )
 
 
@@ -246,7 +246,6 @@ def test_a_search_without_a_plan_goes_on_for_longer() -> None:
     """Three blocks of 4 bytes in float, two devices with 9 bytes."""
     graph, profiles = chain()
     problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
-    assert problem.memory is not None
     allowed = problem.allowed & (np.arange(len(problem.forms)) == 0)
     problem = replace(problem, allowed=allowed, memory=replace(problem.memory, capacity=np.full(2, 9.0), peak=False))
     assert solve(problem, time_limit_s=0.0).labels == ()

@@ -101,7 +101,7 @@ class Costs:
         """Labels that are allowed and do not break a limit on their own, a mask (nodes, labels)."""
         allowed, memory = self.problem.allowed.reshape(self.nodes, -1), self.problem.memory
         possible = allowed & ~self._alone(self.limited.unary)
-        if memory is None or not memory.peak:
+        if not memory.peak:
             return np.asarray(possible)
         room = memory.capacity
         fits = self.needed_bytes()[:, None] <= (room + TOLERANCE * np.maximum(1e-3, room))[:, None]
@@ -111,7 +111,6 @@ class Costs:
         """Bytes that a device needs to run a node alone (node, form): its weights, its outputs as written, and at least
         the smaller copy of its inputs."""
         values, memory = self.problem.values, self.problem.memory
-        assert memory is not None
         sizes = np.stack([values.float_bytes, values.int8_bytes])
         live, inner, read = np.zeros((self.nodes, self.forms)), values.producer >= 0, values.readers >= 0
         writes = (self.label_writes[: self.forms] == Kind.INT8).astype(np.intp)
@@ -316,7 +315,7 @@ class Costs:
         total = self._total(self.sums, labels_, self.by_value(self.sums, ends, served))
         resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
         peak = weight
-        if problem.memory is not None and problem.memory.peak:
+        if problem.memory.peak:
             peak = weight + self._live_by_device(ends, served).max(axis=1)
         broken = self._broken_labels(labels_, ends, served)
         amounts = np.concatenate([total[: -self.devices], peak])
@@ -330,7 +329,7 @@ class Costs:
         """Devices whose memory is too small for weights and live activations, each with the node of its peak and the
         share of its memory that weights leave."""
         memory, ends = self.problem.memory, self.ends(labels)
-        if memory is None or not memory.peak:
+        if not memory.peak:
             return []
         live = self._live_by_device(ends, self.given(ends, copies))
         weights, room = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :], memory.capacity
@@ -382,9 +381,8 @@ class Costs:
     def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
         """Share of a device's memory that each listed value fills while a node runs."""
         size, first, last = self._live(ends, served)
-        memory = self.problem.memory
-        assert memory is not None
-        return np.asarray(size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device])[:, device]
+        is_live = (first <= node)[:, None] & (last >= node)
+        return np.asarray(size * is_live / self.problem.memory.capacity[device])[:, device]
 
     def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
         """Bytes of live activations (device, node) of a labelling whose values are all listed."""

@@ -150,8 +150,8 @@ class Problem:
     allowed: np.ndarray
     values: Values
     resources: tuple[Resource, ...]
-    noises: tuple[NoiseBound, ...] = ()
-    memory: Memory | None = None
+    noises: tuple[NoiseBound, ...]
+    memory: Memory
     implications: tuple[Implication, ...] = ()
     wire_only: bool = False
     constant: float = 0.0

@@ -159,9 +159,8 @@ class _BranchAndBound:
             self._take(account.labels, account.copies, account.objective)
 
     def _take(self, labels: np.ndarray, copies: np.ndarray, objective: float) -> None:
-        memory = self.problem.memory
-        looked_at = bool(self.problem.implications) or (memory is not None and memory.peak)
-        if looked_at and self.costs.totals(labels, copies).broken:
+        unpriced = bool(self.problem.implications) or self.problem.memory.peak
+        if unpriced and self.costs.totals(labels, copies).broken:
             return
         if objective < min(self.objective, BIG / 10):
             self.objective, self.labels, self.copies = objective, labels, copies
