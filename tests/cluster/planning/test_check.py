@@ -173,7 +173,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("[device.far]", "[device.far]\nmemory_mb = 0.000001", "MB for weights and live activations"),
         ("[device.far]", '[device.far]\nnever = ["conv*"]', "may not run it"),
         ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
-        ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
+        ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "energy on far"),
     ],
 )
 def test_another_cluster_is_noticed(before: str, after: str, words: str) -> None:
