@@ -11,7 +11,6 @@ from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble
 from taglio.cluster.planning.costs import Costs, evaluate
 from taglio.cluster.planning.elimination import TooWide
-from taglio.cluster.planning.improve import improve
 from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values
 from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.solve import solve
@@ -22,10 +21,8 @@ from tests.cluster.planning.reference import brute_force
 from tests.cluster.planning.small_problems import made, problems
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples
-from tests.plan.test_one_machine import between_two_convolutions
 
 CLOSE = 1e-5
-FORMS = ("int8", "float32", "int8")
 slowly = examples(10, steady=False)
 
 
@@ -251,18 +248,3 @@ def test_a_search_without_a_plan_goes_on_for_longer() -> None:
     assert solve(problem, time_limit_s=0.0).labels == ()
     found = solve(problem, time_limit_s=0.0, patience_s=10.0)
     assert len(found.labels) == 3 and found.status == "time limit" and not evaluate(problem, found.labels).broken
-
-
-def test_local_search_leaves_no_label_that_its_neighbours_forbid() -> None:
-    """Alone the weightless block is faster in float; between int8 neighbours ONNX Runtime makes it int8."""
-    graph, profile = between_two_convolutions(move=False)
-    work = Workload("m", graph, {"near": profile, "far": profile}, None, Limits(None))
-    problem = assemble([work], parse(PAIR), Objective()).problem
-    costs = Costs(problem)
-    start = np.array([problem.label(0, [form.name for form in problem.forms].index(each)) for each in FORMS])
-    assert evaluate(problem, start.tolist()).broken == ("join1 between its neighbours",)
-    nothing = np.zeros(len(costs.rows))
-    objective, labels = improve(costs, costs.price(nothing), nothing, start, alive(problem), -np.inf)
-    found = evaluate(problem, labels.tolist())
-    assert not found.broken and objective == pytest.approx(found.objective)
-    assert objective == pytest.approx(solve(problem, gap=1e-3).objective)
