@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer, simulate
 from taglio.plan.result import Span
-from tests.cluster.planning.streams import stream, together
+from tests.cluster.planning.streams import stream
 from tests.examples import examples
 
 CAMERA, SERVER = "camera", "server"
@@ -141,15 +141,6 @@ def test_with_a_device_each_the_latency_is_the_longest_path(pipeline: Pipeline) 
     timeline = simulate(pipeline)
     assert timeline.end_s == pytest.approx(max(end))
     assert timeline == simulate(pipeline)
-
-
-@examples(100)
-@given(pipelines(), st.integers(2, 5))
-def test_a_stream_cannot_beat_its_busiest_resource(pipeline: Pipeline, count: int) -> None:
-    many = together([pipeline] * count)
-    busiest = max(pipeline.busy_s().values(), default=0.0)
-    assert simulate(many).end_s >= count * busiest - 1e-9
-    assert all(many.busy_s()[name] == pytest.approx(count * busy) for name, busy in pipeline.busy_s().items())
 
 
 @st.composite
