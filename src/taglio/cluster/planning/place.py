@@ -168,12 +168,12 @@ class Planner:
         assembled = assemble(self.workloads, cluster, objective)
         limited = tuple(replace(resource, upper=uppers[resource.name]) for resource in assembled.problem.resources)
         assembled = assembled.with_problem(resources=limited)
-        start = _labels(assembled, self.precisions_of) if self.precisions_of else None
-        if start is not None:
+        labels = _labels(assembled, self.precisions_of) if self.precisions_of else None
+        if labels is not None:
             forms = len(assembled.problem.forms)
-            same_form = np.array(start)[:, None] % forms == np.arange(forms)
+            same_form = np.array(labels)[:, None] % forms == np.arange(forms)
             assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
-        answer = self._by(objective, assembled, start, self.time_limit_s)
+        answer = self._by(objective, assembled)
         if answer is None:
             return None
         # The start device's fixed cost per request is part of the latency; no choice changes it.
@@ -183,17 +183,15 @@ class Planner:
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
 
-    def _by(
-        self, objective: Objective, assembled: Assembled, start: list[int] | None, time_limit_s: float
-    ) -> Answer | None:
+    def _by(self, objective: Objective, assembled: Assembled) -> Answer | None:
         """The best answer by one objective, without its plans; None if there is none. Raises Undecided."""
-        gap = self.gap
+        gap, time_limit_s = self.gap, self.time_limit_s
         if objective.kind == "throughput":
-            streams = fastest_stream(assembled, start, gap, time_limit_s)
+            streams = fastest_stream(assembled, gap, time_limit_s)
             return None if streams is None else Answer((), assembled, *streams)
         unlimited, started_s = _free(assembled), time.perf_counter()
         if not objective.simulated:
-            placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
+            placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s)
             totals = _totals(assembled.problem, placed)
             if totals is not None:
                 return Answer((), assembled, totals, totals.objective, placed.bound)
@@ -201,7 +199,7 @@ class Planner:
                 _need_proof(placed)
                 return None
             # It may keep the latency limit by its critical path even if its summed seconds do not.
-            shortest = self._by(Objective(), assembled, start, time_limit_s)
+            shortest = self._by(Objective(), assembled)
             if shortest is None:
                 return None
             bound = solve(unlimited.problem, gap=gap, time_limit_s=time_limit_s).bound
@@ -210,15 +208,15 @@ class Planner:
         # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
         # limits.
         least_s = 0.15 * time_limit_s
-        placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
+        placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s)
         totals = _totals(unlimited.problem, placed)
         if totals is None:
             _need_proof(placed)
             return None
-        begin = [totals] if start is None else [totals, evaluate(unlimited.problem, start)]
         left_s = max(least_s, time_limit_s - (time.perf_counter() - started_s))
         least = placed.bound - unlimited.problem.constant
-        answer = Answer((), unlimited, *shorten(unlimited, objective, begin, least=least, gap=gap, time_limit_s=left_s))
+        shortest_path = shorten(unlimited, objective, totals, least=least, gap=gap, time_limit_s=left_s)
+        answer = Answer((), unlimited, *shortest_path)
         latencies_s = latencies(unlimited, answer.totals)
         limits = [workload.limits.max_latency_s for workload in assembled.workloads]
         within_limits = all(

@@ -14,7 +14,6 @@ If the graph is too wide to eliminate, local search alone finds a plan, and the 
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,16 +69,15 @@ def solve(
     gap: float = GAP,
     time_limit_s: float = 60.0,
     patience_s: float = 0.0,
-    incumbent: Sequence[int] | None = None,
 ) -> SolvedProblem:
     """The best plan within `gap`, or the best found after `time_limit_s`; while there is none, up to `patience_s`.
 
-    `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Nodes
-    must be in topological order and have an allowed label; only seconds may be negative.
+    The bound is valid for every plan, whatever the status. Nodes must be in topological order and have an allowed
+    label; only seconds may be negative.
     """
     begun = time.perf_counter()
     ends_s = begun + time_limit_s
-    return _BranchAndBound(problem, gap, ends_s, max(ends_s, begun + patience_s), incumbent).run()
+    return _BranchAndBound(problem, gap, ends_s, max(ends_s, begun + patience_s)).run()
 
 
 class Undecided(Exception):
@@ -93,16 +91,13 @@ class _BranchAndBound:
     than `most`. Branching looks for plans up to `aim`; of its time since `branching_s`, improving took `improving_s`.
     """
 
-    def __init__(
-        self, problem: Problem, gap: float, ends_s: float, latest_s: float, incumbent: Sequence[int] | None
-    ) -> None:
+    def __init__(self, problem: Problem, gap: float, ends_s: float, latest_s: float) -> None:
         self.problem, self.gap, self.ends_s, self.latest_s = problem, gap, ends_s, latest_s
         self.costs = Costs(problem)
         self.alive = self.costs.possible()
         self.objective, self.bound = np.inf, -np.inf
         self.labels, self.copies = np.zeros(0, dtype=np.intp), np.zeros((0, self.costs.devices), dtype=np.intp)
         self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
-        self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
         self.multipliers = np.zeros(len(self.costs.rows))
         self.aim, self.branching_s, self.improving_s = np.inf, 0.0, 0.0
 
@@ -110,8 +105,6 @@ class _BranchAndBound:
         """Run all steps and return the answer."""
         if not self.alive.any(axis=1).all():  # whatever else is chosen, such a node breaks a limit
             return SolvedProblem("infeasible", np.inf, np.inf, (), self.copies)
-        if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
-            self._offer(self.given)
         try:
             rough = Relaxation(self.costs, self.alive)
         except TooWide:
@@ -181,10 +174,6 @@ class _BranchAndBound:
         everything = self.alive
         self._price(rough, 1.0 if rough.exact else 3.0)
         for slack in _SLACKS:
-            # A given plan beyond this slack but near: the labels that it needs are kept right away.
-            above = self.objective * (1.0 - self.gap) - self.bound
-            if self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound):
-                continue
             if self._over():
                 return
             threshold = min(self.bound + slack * abs(self.bound), self.objective)

@@ -11,7 +11,6 @@ Plans are compared by their busy time with all overhead of their components.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 
@@ -36,23 +35,14 @@ _FIRST, _BOUND, _RAISING = 0.1, 0.15, 0.2
 _ANSWERS = 16
 
 
-def fastest_stream(
-    assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float
-) -> tuple[Totals, float, float] | None:
+def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tuple[Totals, float, float] | None:
     """A placement, its period (`period_s`) and a lower bound on any. None if no placement keeps the limits. Raises
     Undecided."""
     deadline, search = time.perf_counter() + time_limit_s, PeriodSearch(assembled)
-    placed = solve(
-        assembled.problem,
-        gap=10 * gap,
-        time_limit_s=_FIRST * time_limit_s,
-        patience_s=time_limit_s,
-        incumbent=start,
-    )
+    first_s = _FIRST * time_limit_s
+    placed = solve(assembled.problem, gap=10 * gap, time_limit_s=first_s, patience_s=time_limit_s)
     if placed.status == "infeasible":
         return None
-    if start is not None:
-        search.offer(search.costs.totals(start))
     if placed.labels:
         search.offer(search.costs.totals(placed.labels, placed.copies))
     if search.best is None:
