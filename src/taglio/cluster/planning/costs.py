@@ -317,7 +317,7 @@ class Costs:
         peak = weight
         if problem.memory.peak:
             peak = weight + self._live_by_device(ends, served).max(axis=1)
-        broken = self._broken_labels(labels_, ends, served)
+        broken = self._broken_labels(labels_, ends)
         amounts = np.concatenate([total[: -self.devices], peak])
         broken += [row.name for row in self.rows if over(float(amounts[row.column]), row.unit * row.upper)]
         broken += [f"{problem.nodes[rule.node]} between its neighbours" for rule in surrounded(problem, labels_)]
@@ -336,7 +336,7 @@ class Costs:
         over_ = [d for d in range(self.devices) if over(float(weights[d] + live[d].max()), float(room[d]))]
         return [(d, int(live[d].argmax()), float(1.0 - weights[d] / room[d])) for d in over_]
 
-    def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
+    def _broken_labels(self, labels: np.ndarray, ends: Ends) -> list[str]:
         problem, values = self.problem, self.problem.values
         place, form = np.divmod(labels, self.forms)
         not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), place, form])
@@ -347,22 +347,12 @@ class Costs:
         for edge in np.flatnonzero(self.broken_edges(labels, ends)).tolist():
             name = values.names[self.edge_value[edge]]
             broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
-        lost = [values.names[value] for value in np.flatnonzero(~self.serves(ends, served.copies)).tolist()]
-        return [*broken, *(f"{name} does not reach its readers with the chosen copies" for name in lost)]
+        return broken
 
     def broken_edges(self, labels: np.ndarray, ends: Ends) -> np.ndarray:
         """A mask of the strict edges whose reader does not read what is written."""
         reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
         return np.asarray(self.problem.values.strict & (reads != ends.kind[ends.owner]))
-
-    def serves(self, ends: Ends, copies: np.ndarray) -> np.ndarray:
-        """Whether the copies of each listed value (value, device) are where its readers are, and readable for them."""
-        _, floats, elsewhere = self.readers_on(ends)
-        whole = (ends.kind == Kind.INT8)[:, None]
-        wrong = ((copies > 0) != elsewhere) | (elsewhere & whole & (copies != 2)) | (copies == 3)
-        if not self.problem.wire_only:
-            wrong |= elsewhere & ~whole & (copies == 2) & (floats > 0)
-        return ~np.asarray(wrong.any(axis=1))
 
     def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of activations by listed value and device, and the nodes from which and up to which they are live
