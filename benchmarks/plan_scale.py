@@ -41,7 +41,7 @@ def timed(problem: Problem, time_limit_s: float) -> dict[str, Any]:
     totals = evaluate(problem, placed.labels, placed.copies) if placed.labels else None
     return {
         "total_s": total_s,
-        "gap": None if totals is None else placed.gap,
+        "gap": None if totals is None else max(0.0, 1.0 - placed.bound / placed.objective),
         "status": placed.status,
         "objective": None if totals is None else totals.objective,
         "bound": placed.bound,

@@ -43,13 +43,6 @@ class SolvedProblem:
     labels: tuple[int, ...]
     copies: np.ndarray
 
-    @property
-    def gap(self) -> float:
-        """(objective − bound) / |objective|, at least 0; infinite without a plan."""
-        if not self.labels or not np.isfinite(self.objective):
-            return float("inf")
-        return max(0.0, (self.objective - self.bound) / max(1e-12, abs(self.objective)))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
