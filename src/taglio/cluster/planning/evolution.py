@@ -174,11 +174,7 @@ def _begun(search: PathSearch, tables: Sequence[Timetable], starts: Sequence[np.
     problem = search.problem
     assert search.best is not None, "give the search at least one placement"
     pool = Pool(search, tables, price=search.value, seed=seed)
-    begin = [np.array(search.best.labels), *starts]
-    for device in range(len(problem.devices)):
-        here = search.costs.label_device == device
-        # In the first form allowed there; on another device if there is none.
-        begin.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1))
+    begin = [np.array(search.best.labels), *starts, *problem.on_one_device()]
     for labels in begin[1:]:
         search.offer(search.costs.totals(labels))
     pool.add(np.unique(np.array(begin), axis=0), most=POOL)

@@ -24,7 +24,7 @@ from taglio.cluster.planning.costs import BIG, Account, Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.improve import improve
-from taglio.cluster.planning.problem import Kind, Problem, surrounded
+from taglio.cluster.planning.problem import Problem, surrounded
 from taglio.cluster.planning.relaxation import Relaxation, tightest
 from taglio.plan.result import GAP
 
@@ -105,7 +105,7 @@ class _BranchAndBound:
         else:
             self._by_prices(rough)
         if not len(self.labels):  # the search found no plan
-            for labels in self._simple():
+            for labels in self.problem.on_one_device():
                 self._offer(labels)
         infeasible = self.bound > self.most
         answer = () if infeasible else tuple(self.labels.tolist())
@@ -151,17 +151,6 @@ class _BranchAndBound:
         if objective < min(self.objective, BIG / 10):
             self.objective, self.labels, self.copies = objective, labels, copies
 
-    def _simple(self) -> list[np.ndarray]:
-        """Labels of everything in float on one device, or as close as allowed; for every device."""
-        allowed, seconds = self.problem.allowed, self.problem.seconds
-        floats = [form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms]
-        labellings = []
-        for device in range(self.costs.devices):
-            off = 2.0 * (np.arange(self.costs.devices) != device)[:, None] + ~np.array(floats)
-            cost = np.where(allowed, seconds / max(1e-12, float(seconds.max())) + 2.0 * off, np.inf)
-            labellings.append(cost.reshape(len(allowed), -1).argmin(axis=1))
-        return labellings
-
     def _by_prices(self, rough: Relaxation) -> None:
         """Find bound and plans by prices."""
         everything = self.alive
@@ -196,7 +185,7 @@ class _BranchAndBound:
         costs = self.costs
         own = np.where(self.alive, costs.plain.unary, np.inf).min(axis=1)
         self.bound = float(own.sum()) + costs.plain.constant - float(costs.saved[0])
-        for labels in self._simple():
+        for labels in self.problem.on_one_device():
             self._offer(labels)
             if self._over():
                 return
