@@ -28,7 +28,7 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float) -> lis
         if free:
             free.sort(key=lambda node: (len(neighbours[node]), node))
         else:
-            free = _least_fill(neighbours, remaining, sizes)
+            free = _smallest(neighbours, remaining, sizes)
         blocked: set[int] = set()
         independent: list[int] = []
         for node in free:
@@ -49,19 +49,11 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float) -> lis
     return rounds
 
 
-def _least_fill(neighbours: list[set[int]], remaining: set[int], sizes: Sequence[int]) -> list[int]:
-    """The nodes whose elimination builds the smallest tables; ties are broken by least fill."""
+def _smallest(neighbours: list[set[int]], remaining: set[int], sizes: Sequence[int]) -> list[int]:
+    """The nodes whose elimination builds the smallest tables."""
     cost = {node: sizes[node] * prod(sizes[neighbour] for neighbour in neighbours[node]) for node in remaining}
     least = min(cost.values())
-    best = [node for node, size in cost.items() if size <= least * 1.001]
-    if len(best) > 200:
-        return best
-
-    def fill(node: int) -> int:
-        around = neighbours[node]
-        return sum(len(around - neighbours[neighbour]) - 1 for neighbour in around)
-
-    return sorted(best, key=fill)
+    return [node for node, size in cost.items() if size <= least * 1.001]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
