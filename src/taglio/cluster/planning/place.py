@@ -23,7 +23,6 @@ from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
 from taglio.cluster.planning.problem import LATENCY, Problem, Totals
 from taglio.cluster.planning.replicas import alike, taking_turns
-from taglio.cluster.planning.resources import resources
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.solve import SolvedProblem, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
@@ -132,7 +131,7 @@ class Planner:
         to find them takes as long again."""
         assembled = assemble(self.workloads, self.cluster, self.objective)
         upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
-        uppers = dict(upper_of)
+        uppers = dict[str, float]()
         for number in range(6):
             try:
                 answer = self.under(uppers)
@@ -162,11 +161,14 @@ class Planner:
         return answer
 
     def under(self, uppers: Mapping[str, float]) -> Answer | None:
-        """The best plans found whose blocks and messages keep these limits on the resources, by name; None if there is
-        none. Raises Undecided."""
+        """The best plans found whose blocks and messages keep these limits on resources, by name, instead of the
+        problem's; None if there is none. Raises Undecided."""
         objective, cluster = self.objective, self.cluster
         assembled = assemble(self.workloads, cluster, objective)
-        limited = tuple(replace(resource, upper=uppers[resource.name]) for resource in assembled.problem.resources)
+        limited = tuple(
+            replace(resource, upper=uppers.get(resource.name, resource.upper))
+            for resource in assembled.problem.resources
+        )
         assembled = assembled.with_problem(resources=limited)
         labels = _labels(assembled, self.precisions_of) if self.precisions_of else None
         if labels is not None:
@@ -271,8 +273,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
                 case = limit.lifted(case)
         left_s = max(0.1, deadline - time.perf_counter())
         try:
-            uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
-            return Planner(*case, Objective("sum"), (), 0.5, left_s).under(uppers) is not None
+            return Planner(*case, Objective("sum"), (), 0.5, left_s).under({}) is not None
         except (BadOption, Undecided):
             return False
 
