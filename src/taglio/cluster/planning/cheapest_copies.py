@@ -7,7 +7,7 @@ import numpy as np
 
 from taglio.cluster.planning.costs import Costs
 from taglio.cluster.planning.problem import Kind
-from taglio.plan.program import ONE, Linear, Program, Solution, total, weighted
+from taglio.plan.program import ONE, Linear, Program, total, weighted
 
 
 def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) -> tuple[np.ndarray | None, float]:
@@ -36,27 +36,33 @@ def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) ->
     deadline = time.perf_counter() + time_limit_s
     # Live activations are limited where an answer exceeds a memory.
     while True:
-        solution = _one_of_each(value, amounts, limits, deadline - time.perf_counter())
-        bound = float(own[0]) + costs.problem.constant + solution.bound
-        if solution.values is None:
+        taken, least = _one_of_each(value, amounts, limits, deadline - time.perf_counter())
+        bound = float(own[0]) + costs.problem.constant + least
+        if taken is None:
             return None, bound
-        taken = copies[solution.values > 0.5]
-        full = costs.full(labels, taken)
+        full = costs.full(labels, copies[taken])
         if not full or time.perf_counter() > deadline:
-            return taken, bound
+            return copies[taken], bound
         for device, node, room in full:
             amounts = np.column_stack([amounts, costs.live(ends, served, device, node)])
             limits = np.append(limits, room)
 
 
-def _one_of_each(group: np.ndarray, amounts: np.ndarray, limits: np.ndarray, time_limit_s: float) -> Solution:
-    """One column of each group, so that the sum of the first of their `amounts` (column, 1 + limits) is least and those
-    of the others keep the limits."""
-    program = Program()
-    columns = [program.binary() for _ in group]
-    for number in np.unique(group):
-        program.equal(total(columns[member] for member in np.flatnonzero(group == number)), ONE)
-    cost, *rows = (weighted(zip(row.tolist(), columns, strict=True)) for row in amounts.T)
-    for row, limit in zip(rows, limits.tolist(), strict=True):
+def _one_of_each(
+    group: np.ndarray, amounts: np.ndarray, limits: np.ndarray, time_limit_s: float
+) -> tuple[np.ndarray | None, float]:
+    """One column of each group, as a mask, so that the sum of the first of their `amounts` (column, 1 + limits) is
+    least and those of the others keep the limits; None if none were found. And a lower bound on that sum."""
+    alone = np.bincount(group)[group] == 1
+    program, fixed = Program(), amounts[alone].sum(axis=0)
+    columns = {column: program.binary() for column in np.flatnonzero(~alone).tolist()}
+    for number in np.unique(group[~alone]):
+        program.equal(total(columns[column] for column in np.flatnonzero(group == number).tolist()), ONE)
+    cost, *rows = (weighted((row[column], columns[column]) for column in columns) for row in amounts.T.tolist())
+    for row, limit in zip(rows, (limits - fixed[1:]).tolist(), strict=True):
         program.at_most(row, Linear(limit))
-    return program.minimise(cost, gap=1e-4, nodes=10**6, time_limit_s=time_limit_s)
+    solution = program.minimise(cost, gap=1e-4, nodes=10**6, time_limit_s=time_limit_s)
+    if solution.values is None:
+        return None, float(fixed[0]) + solution.bound
+    alone[[*columns]] = solution.values > 0.5
+    return alone, float(fixed[0]) + solution.bound
