@@ -23,12 +23,6 @@ def send(
     return Transfer(f"t{source}", source, targets, link, busy, delay, answers=not targets)
 
 
-def rate_per_s(pipeline: Pipeline) -> float:
-    """Requests a second between the first and the last end of six."""
-    ends = sorted(stream([pipeline] * 6))
-    return (len(ends) - 1) / (ends[-1] - ends[0])
-
-
 def there_and_back(compute: float = 3.0) -> Pipeline:
     """camera 2 s, up 1 s + 0.5, server 3 s, down 0.25 s + 0.5: the answer."""
     return Pipeline(
@@ -90,12 +84,6 @@ def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
         pipeline.tasks, (pipeline.transfers[0], send(0, 2, link=("camera", "cloud"), busy=2.0, delay=10.0))
     )
     assert simulate(other).end_s == pytest.approx(15.0)  # both there at 13, the server does one after the other
-
-
-def test_a_stream_runs_at_the_rate_of_its_busiest_resource() -> None:
-    assert rate_per_s(there_and_back()) == pytest.approx(1 / 3)  # the server's 3 s
-    assert stream([there_and_back()] * 6)[-1] == pytest.approx(7.25 + 5 * 3)
-    assert rate_per_s(there_and_back(0.1)) == pytest.approx(1 / 2)  # the camera's 2 s
 
 
 def test_older_requests_go_first() -> None:
