@@ -149,13 +149,20 @@ def _level(value: float) -> int:
     return round(float(np.log(max(value, 1e-12))) / 2e-3)
 
 
-def evolve(search: PathSearch, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> Iterator[None]:
-    """Evolve the search's best placement and the placements on one device, and offer it the results after every pool.
-    Pools run in turn, each until it stops improving, because their results differ by several percent, until four in
-    turn bring nothing."""
+def evolve(
+    search: PathSearch,
+    tables: Sequence[Timetable],
+    deadline: float,
+    *,
+    starts: Sequence[np.ndarray] = (),
+    good_enough: float,
+) -> Iterator[None]:
+    """Evolve the search's best placement, the labellings `starts` and the placements on one device, and offer it the
+    results after every pool. Pools run in turn, each until it stops improving, because their results differ by several
+    percent, until four in turn bring nothing."""
     seed = fruitless = 0
     while search.value > good_enough and fruitless < 4 and time.perf_counter() < deadline:
-        pool, before = _begun(search, tables, seed), search.value
+        pool, before = _begun(search, tables, starts, seed), search.value
         pool.run(deadline, min(60, len(search.problem.nodes)), good_enough=good_enough)
         for member in pool.members[:4]:
             search.offer(member.totals)
@@ -163,11 +170,11 @@ def evolve(search: PathSearch, tables: Sequence[Timetable], deadline: float, *, 
         yield
 
 
-def _begun(search: PathSearch, tables: Sequence[Timetable], seed: int) -> Pool:
+def _begun(search: PathSearch, tables: Sequence[Timetable], starts: Sequence[np.ndarray], seed: int) -> Pool:
     problem = search.problem
     assert search.best is not None, "give the search at least one placement"
     pool = Pool(search, tables, price=search.value, seed=seed)
-    begin = [np.array(search.best.labels), *problem.on_one_device()]
+    begin = [np.array(search.best.labels), *starts, *problem.on_one_device()]
     for labels in begin[1:]:
         search.offer(search.costs.totals(labels))
     pool.add(np.unique(np.array(begin), axis=0), most=POOL)

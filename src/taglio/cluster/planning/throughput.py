@@ -4,14 +4,14 @@
    min (Σ λ load + min(0, (1 − Σ λ) · aim)) over all plans with a period up to `aim`. This is eliminated as in solve.py.
    Copies and labels that alone take longer than `aim` are left out, so a lower aim gives a higher bound. Of the
    components' overhead, that of one component of each model counts.
-2. An evolutionary search (evolution.py) starts from the plan with the least sum of seconds.
+2. An evolutionary search (evolution.py) starts from the answers at prices near the best.
 3. Lower aims, by bisection between the bound and the period found, raise the bound.
 
 Plans are compared by their busy time with all overhead of their components.
 """
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 import numpy as np
@@ -31,6 +31,8 @@ from taglio.cluster.planning.solve import Undecided, solve
 
 # Shares of the time: for a first plan that keeps the limits, for the bound before the search, and for it afterwards.
 _FIRST, _BOUND, _RAISING = 0.1, 0.15, 0.2
+# Answers at prices near the best that the search starts from.
+_ANSWERS = 16
 
 
 def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tuple[Totals, float, float] | None:
@@ -45,26 +47,46 @@ def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tup
         search.offer(search.costs.totals(placed.labels, placed.copies))
     if search.best is None:
         raise Undecided
-    low = _bound(assembled, search.value, gap, time.perf_counter() + _BOUND * time_limit_s)
+    core = _core(assembled, search.value, gap, time.perf_counter() + _BOUND * time_limit_s)
+    low = min(core.bound, 1.0) * search.value
     tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
     until, high = deadline - _RAISING * time_limit_s, inf
-    for _ in evolve(search, tables, until, good_enough=low / (1.0 - gap)):
+    for _ in evolve(search, tables, until, starts=core.answers(), good_enough=low / (1.0 - gap)):
         if search.value < high:  # tensors have few sizes, so an aim just below a plan often proves it at once
             high = (1.0 - 0.9 * gap) * search.value
-            low = max(low, _bound(assembled, high, gap, deadline))
+            low = max(low, min(_core(assembled, high, gap, deadline).bound, 1.0) * high)
         if low >= (1.0 - gap) * search.value:
             break
     high = (1.0 - 0.9 * gap) * search.value
     while low < 0.999 * high and time.perf_counter() < deadline:
         aim = sqrt(low * high)
-        raised = _bound(assembled, aim, gap, deadline)
+        raised = min(_core(assembled, aim, gap, deadline).bound, 1.0) * aim
         low, high = max(low, raised), high if raised == aim else aim
     period = period_s(assembled, search.best)
     return search.best, period, min(low, period)
 
 
-def _bound(assembled: Assembled, aim: float, gap: float, deadline: float) -> float:
-    """A lower bound on every period, at most `aim`, from the problem restricted to periods up to it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Core:
+    """The problem restricted to periods up to an aim: its costs and the bound as a share of the aim; also the best
+    prices and their tables, unless the graph is too wide for them."""
+
+    costs: Costs
+    bound: float
+    prices: np.ndarray | None = None
+    relaxation: Relaxation | None = None
+
+    def answers(self) -> list[np.ndarray]:
+        """The best labels at some prices near the best."""
+        if self.prices is None or self.relaxation is None:
+            return []
+        rng = np.random.default_rng(0)
+        factors = rng.lognormal(0.0, 0.6, (_ANSWERS, len(self.prices)))
+        return [self.relaxation.run(self.costs.price((self.prices + 0.01) * factor))[1] for factor in factors]
+
+
+def _core(assembled: Assembled, aim: float, gap: float, deadline: float) -> _Core:
+    """The problem restricted to periods up to an aim; above 1 its bound shows that there are none."""
     problem = assembled.problem
     unweighted = tuple(replace(resource, weight=0.0) for resource in problem.resources)
     periods_of = busy_times(assembled.workloads, assembled.cluster, request_shares(assembled.workloads), aim, "period")
@@ -80,11 +102,11 @@ def _bound(assembled: Assembled, aim: float, gap: float, deadline: float) -> flo
     busy = np.array([costs.limited.unary[..., 1 + row].any() for row in range(len(costs.rows))])
     alive = costs.possible()
     if not alive.any(axis=1).all():
-        return aim
+        return _Core(costs, inf)
     try:
         relaxation = Relaxation(costs, alive)
     except TooWide:
-        return 0.0
+        return _Core(costs, 0.0)
 
     def oracle(prices: np.ndarray) -> Plane:
         priced, paid = costs.price(prices), float(prices[periods].sum())
@@ -102,4 +124,4 @@ def _bound(assembled: Assembled, aim: float, gap: float, deadline: float) -> flo
         reach=0.5,
         stop=lambda bound: bound > 1.0 or time.perf_counter() > deadline,
     )
-    return min(best.bound, 1.0) * aim
+    return _Core(costs, best.bound, best.multipliers, relaxation)
