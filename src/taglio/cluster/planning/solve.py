@@ -10,13 +10,11 @@
    label is fixed, HiGHS chooses the copies: if a few large copies fill a limit, or live activations (which have no
    price) a memory, no prices lead to the best combination.
 
-If the graph is too wide to eliminate, local search improves the best plan on one or two devices, and the bound is that
-of every block by itself.
+If the graph is too wide to eliminate, local search alone finds a plan, and the bound is that of every block by itself.
 """
 
 import time
 from dataclasses import dataclass
-from itertools import product, takewhile
 from typing import Literal
 
 import numpy as np
@@ -181,15 +179,14 @@ class _BranchAndBound:
             self.bound = max(self.bound, min(threshold, self.floor))
 
     def _by_local_search(self) -> None:
-        """Improve the best plan on one device or on one after another, for a graph too wide to eliminate."""
-        costs, node = self.costs, np.arange(self.costs.nodes)
+        """Improve the plans on one device, for a graph too wide to eliminate."""
+        costs = self.costs
         own = np.where(self.alive, costs.plain.unary, np.inf).min(axis=1)
         self.bound = float(own.sum()) + costs.plain.constant - float(costs.saved[0])
-        starts = self.problem.on_one_device()
-        splits = (np.where(node < end, first, last) for first, last in product(starts, starts) for end in node)
-        for labels in takewhile(lambda _: not self._over(), splits):
+        for labels in self.problem.on_one_device():
             self._offer(labels)
-        for labels in [self.labels] if len(self.labels) else starts:
+            if self._over():
+                return
             self._improve(labels, self.multipliers, self.alive)
 
     def _price(self, relaxation: Relaxation, tolerance: float) -> None:
