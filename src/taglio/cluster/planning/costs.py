@@ -87,15 +87,17 @@ class Costs:
         self.plain = self.price(np.zeros(len(self.rows)))
 
     def _saved(self) -> np.ndarray:
-        """The largest reduction of the objective and each row by changes of type and labels with negative costs."""
+        """The largest reduction of each row by changes of type and labels with negative costs."""
         tables, fan_out = self.limited, self.fan_out[:, None, None]
         parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
-        saved: np.ndarray = -sum(np.minimum(0.0, table).sum(axis=tuple(range(table.ndim - 1))) for table in parts)
+        saved: np.ndarray = -sum(
+            np.minimum(0.0, table[..., 1:]).sum(axis=tuple(range(table.ndim - 1))) for table in parts
+        )
         return saved
 
     def _alone(self, table: np.ndarray) -> np.ndarray:
         """Entries that break a limit on their own, as a mask."""
-        return np.asarray((table[..., 1:] > self.uppers + self.saved[1:] + TOLERANCE).any(axis=-1))
+        return np.asarray((table[..., 1:] > self.uppers + self.saved + TOLERANCE).any(axis=-1))
 
     def possible(self) -> np.ndarray:
         """Labels that are allowed and do not break a limit on their own, a mask (nodes, labels)."""

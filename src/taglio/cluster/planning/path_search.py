@@ -55,7 +55,7 @@ class PathSearch:
         limits, the most that a placement may add."""
         costs, rows = self.costs, np.flatnonzero([row.name not in self.latencies for row in self.costs.rows])
         own = np.concatenate([self.besides()[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
-        return own, (costs.uppers + costs.saved[1:] + TOLERANCE)[rows]
+        return own, (costs.uppers + costs.saved + TOLERANCE)[rows]
 
     def kept(self, totals: Totals) -> bool:
         """Whether a placement keeps all limits that apply to sums."""

@@ -1,10 +1,11 @@
 """A priced problem as factors over the labels still alive, solved by elimination: one evaluation of the Lagrangian.
 
-Its least sum is a lower bound at any prices; if no value had to be split, it is the least priced cost itself.
+Its least sum is a lower bound at any prices; if no value had to be split, it is the least priced cost itself. In graphs
+too wide for that, some edges are cut (`EdgeRelaxation`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -140,8 +141,17 @@ class Relaxation:
     """The factors of a problem restricted to labels that are `alive`, a mask (nodes, labels); fixed nodes are in no
     factor."""
 
-    def __init__(self, costs: Costs, alive: np.ndarray, *, arity: int = 1, limit: float = WIDEST) -> None:
-        """Raises TooWide if a table would have more than `limit` entries."""
+    def __init__(
+        self,
+        costs: Costs,
+        alive: np.ndarray,
+        *,
+        arity: int = 1,
+        limit: float = WIDEST,
+        without: np.ndarray | None = None,
+    ) -> None:
+        """Raises TooWide if a table would have more than `limit` entries. With an arity of 1, edges may be left out
+        (`without`, a mask): the caller bounds their cost."""
         self.costs, values = costs, costs.problem.values
         counts = alive.sum(axis=1)
         self.free, self.fixed = np.flatnonzero(counts > 1), alive.argmax(axis=1)
@@ -152,6 +162,8 @@ class Relaxation:
         np.logical_or.at(open_, costs.edge_value, index[values.readers] >= 0)
         self.settled = np.flatnonzero(~open_)
         self.parts = split(costs, arity, np.flatnonzero(open_))
+        if without is not None:
+            self.parts = self.parts.take(~without[self.parts.edges[:, 0]])
         # Sizes are rounded up by repeating the last label: that changes no minimum and gives fewer distinct shapes.
         own = counts[self.free]
         sizes = _SIZES[np.searchsorted(_SIZES, own)]
@@ -288,3 +300,103 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
         except TooWide:
             pass
     return Relaxation(costs, alive, limit=np.inf)
+
+
+class EdgeRelaxation:
+    """A lower bound for graphs too wide to eliminate (DenseNet): some edges are cut, and the disagreement of their ends
+    is priced.
+
+    A cut edge of cost f(p, r) becomes min over s of (f(p, s) + φ(s)) at its producer and −φ(r) at its reader: never
+    more than f, for any φ (edge, reader state). The remaining graph is narrow. φ and the prices of the limits follow
+    the subgradient together (each end pulls towards the state that it chose), with step sizes after Polyak (1969).
+    """
+
+    def __init__(self, costs: Costs, alive: np.ndarray) -> None:
+        self.costs, self.alive = costs, alive
+        cut, self.relaxation = _cut(costs, alive)
+        values, devices = costs.problem.values, costs.devices
+        parts = split(costs, 1, np.arange(len(values)))
+        chosen = np.flatnonzero(cut[parts.edges[:, 0]])
+        self.edges = parts.edges[chosen, 0]
+        self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
+        self.writes = costs.label_writes * devices + costs.label_device
+        self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
+        kind, source, target, int8, part = np.indices((len(Kind), devices, devices, 2, len(chosen))).reshape(5, -1)
+        self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
+        self.prices = np.zeros((len(chosen), 2 * devices))
+        # States that no label has are left out: their sums and prices mean nothing.
+        self.possible = np.zeros_like(self.prices, dtype=bool)
+        for row, node in enumerate(self.reader.tolist()):
+            self.possible[row, self.reads[alive[node]]] = True
+        self.calls, self.bound, self.pace, self.stale = 0, -np.inf, 1.0, 0
+        self.best = np.zeros(len(costs.rows))
+        self.best_prices = self.prices
+
+    def run(self, multipliers: np.ndarray) -> tuple[Priced, float, np.ndarray]:
+        """Costs at these prices, the bound there, and the labels that attain it."""
+        priced = self.costs.price(multipliers)
+        value, self.labels = self.relaxation.run(self._loose(priced))
+        taken = self.table[np.arange(len(self.edges)), self.writes[self.labels[self.producer]]]
+        self.copied = taken.argmin(axis=1)
+        self.calls += 1
+        self.stale += 1
+        if value > self.bound:
+            if value > self.bound + 1e-4 * abs(value):
+                self.stale = 0
+            self.bound, self.best, self.best_prices = value, multipliers, self.prices.copy()
+        if self.stale > 12:
+            self.stale, self.pace = 0, 0.6 * self.pace
+            self.prices = self.best_prices.copy()
+        return priced, value, self.labels
+
+    def step(self, multipliers: np.ndarray, slope: np.ndarray, distance: float) -> np.ndarray:
+        """Step φ, and return the multipliers after their step."""
+        rows = np.arange(len(self.edges))
+        slopes = np.zeros_like(self.prices)
+        slopes[rows, self.copied] += 1.0
+        slopes[rows, self.reads[self.labels[self.reader]]] -= 1.0
+        # A limit broken by its full amount weighs as much as all disagreeing edges together.
+        disagree = float((slopes**2).sum())
+        weight = max(1.0, disagree) / max(1e-9, float((slope**2).sum())) * 0.05
+        norm = disagree + weight * float((slope**2).sum())
+        if norm <= 0.0:
+            return multipliers
+        length = self.pace * max(distance, 0.0) / norm
+        self.prices = self.prices + length * slopes
+        return np.asarray(np.maximum(0.0, multipliers + length * weight * slope))
+
+    def _loose(self, priced: Priced) -> Priced:
+        """The costs with every cut edge divided between its ends."""
+        states = len(Kind) * self.costs.devices, self.prices.shape[1]
+        table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
+        self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
+        unary = priced.unary.copy()
+        np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])
+        np.add.at(unary, self.reader, -self.prices[:, self.reads])
+        return replace(priced, unary=unary)
+
+
+def _cut(costs: Costs, alive: np.ndarray) -> tuple[np.ndarray, Relaxation]:
+    """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first.
+    Larger tables are built only if no edge can be cut."""
+    values = costs.problem.values
+    producer = values.producer[costs.edge_value]
+    inner = (producer >= 0) & (values.readers >= 0)
+    cost = costs.plain.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
+    tree, cut = np.arange(costs.nodes), np.zeros(len(inner), dtype=bool)
+    for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -cost[each]):
+        one, other = tree[producer[edge]], tree[values.readers[edge]]
+        cut[edge] = one == other and not values.strict[edge]
+        tree[tree == one] = other
+    best = Relaxation(costs, alive, limit=4e7, without=cut)
+    waiting = [edge for edge in np.argsort(-cost).tolist() if cut[edge]]
+    size = max(1, len(waiting) // 6)
+    while waiting and size >= max(1, len(cut) // 100):
+        tried = cut.copy()
+        tried[waiting[:size]] = False
+        try:
+            best = Relaxation(costs, alive, limit=3e5, without=tried)
+            cut, waiting = tried, waiting[size:]
+        except TooWide:
+            size //= 2
+    return cut, best

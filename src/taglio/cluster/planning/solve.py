@@ -10,7 +10,7 @@
    label is fixed, HiGHS chooses the copies: if a few large copies fill a limit, or live activations (which have no
    price) a memory, no prices lead to the best combination.
 
-If the graph is too wide to eliminate, local search alone finds a plan, and the bound is that of every block by itself.
+If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
 
 import time
@@ -25,7 +25,7 @@ from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.improve import improve
 from taglio.cluster.planning.problem import Problem, surrounded
-from taglio.cluster.planning.relaxation import Relaxation, tightest
+from taglio.cluster.planning.relaxation import EdgeRelaxation, Relaxation, tightest
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
@@ -101,19 +101,18 @@ class _BranchAndBound:
         try:
             rough = Relaxation(self.costs, self.alive)
         except TooWide:
-            self._by_local_search()
+            self._by_edge_relaxation()
         else:
             self._by_prices(rough)
-        if not len(self.labels):  # the search found no plan
-            for labels in self.problem.on_one_device():
-                self._offer(labels)
+        if not len(self.labels):
+            self._offer_simple()
         infeasible = self.bound > self.most
-        answer = () if infeasible else tuple(self.labels.tolist())
+        labels = () if infeasible else tuple(self.labels.tolist())
         return SolvedProblem(
             "infeasible" if infeasible else "optimal" if self._done() else "time limit",
             float(self.objective),
             float(min(self.bound, self.objective)),
-            answer,
+            labels,
             self.copies,
         )
 
@@ -151,6 +150,11 @@ class _BranchAndBound:
         if objective < min(self.objective, BIG / 10):
             self.objective, self.labels, self.copies = objective, labels, copies
 
+    def _offer_simple(self) -> None:
+        """Offer the plans on one device."""
+        for labels in self.problem.on_one_device():
+            self._offer(labels)
+
     def _by_prices(self, rough: Relaxation) -> None:
         """Find bound and plans by prices."""
         everything = self.alive
@@ -178,16 +182,21 @@ class _BranchAndBound:
         else:  # No plan is as cheap as the threshold, which is therefore a bound.
             self.bound = max(self.bound, min(threshold, self.floor))
 
-    def _by_local_search(self) -> None:
-        """Improve the plans on one device, for a graph too wide to eliminate."""
-        costs = self.costs
-        own = np.where(self.alive, costs.plain.unary, np.inf).min(axis=1)
-        self.bound = float(own.sum()) + costs.plain.constant - float(costs.saved[0])
-        for labels in self.problem.on_one_device():
-            self._offer(labels)
-            if self._over():
-                return
-            self._improve(labels, self.multipliers, self.alive)
+    def _by_edge_relaxation(self) -> None:
+        """Find bound and plans for a graph too wide to eliminate."""
+        costs, relaxed = self.costs, EdgeRelaxation(self.costs, self.alive)
+        self._offer_simple()
+        while not self._over():
+            priced, value, labels = relaxed.run(self.multipliers)
+            self.bound = max(self.bound, value)
+            account = costs.account(priced, labels)
+            self._keep(account)
+            if relaxed.calls % 20 == 1:  # one answer in twenty is improved
+                for start in [labels, self.labels] if len(self.labels) else [labels]:
+                    self._improve(start, self.multipliers, self.alive)
+            goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
+            self.multipliers = relaxed.step(self.multipliers, account.rows - costs.uppers, goal - value)
+        self.multipliers = relaxed.best
 
     def _price(self, relaxation: Relaxation, tolerance: float) -> None:
         """Raise the bound until the possible gain is below `tolerance` gaps."""
