@@ -235,7 +235,7 @@ def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed() -> None:
     problem = two_devices(np.random.default_rng(0), 160, reach=160)
     with pytest.raises(TooWide):
         Relaxation(Costs(problem), alive(problem))
-    best, placed = minimum_cut(problem), solve(problem)
+    best, placed = minimum_cut(problem), solve(problem, time_limit_s=2.0)
     assert placed.bound <= best <= placed.objective * (1 + 1e-9)
     assert placed.objective <= 1.1 * best and placed.status == "time limit"
     assert evaluate(problem, placed.labels, placed.copies).broken == ()
