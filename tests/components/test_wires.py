@@ -1,6 +1,7 @@
 """What travels is what the plan says: any device, any precision and any wire, and the pieces still equal the whole."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -53,7 +54,7 @@ def drawn(case: Case, seed: int, devices: tuple[str, ...] = DEVICES) -> Plan:
         DEFAULT_SCHEME,
         CHOICES,
         Limits(None),
-        placements(case.graph, chosen, places),
+        tuple(replace(block, device=places[block.block]) for block in placements(case.graph, chosen)),
         "optimal",
         0.0,
         none,
@@ -121,10 +122,10 @@ def test_tiny_models_too(name: str, tmp_path: Path) -> None:
 
 def test_an_input_sent_as_int8_is_quantised_on_the_start_device(network: Case, tmp_path: Path) -> None:
     name, output = network.graph.inputs[0], network.graph.outputs[0]
-    blocks = {block.name: "far" for block in network.graph.blocks}
+    far = tuple(replace(block, device="far") for block in placements(network.graph, {}))
     plan = drawn(network, 0)
     plan = Plan(
-        plan.model_sha256, plan.scheme, plan.precisions, plan.limits, placements(network.graph, {}, blocks), "optimal",
+        plan.model_sha256, plan.scheme, plan.precisions, plan.limits, far, "optimal",
         0.0, plan.predicted_latency_s, plan.predicted_error, start="near",
         crossings=(Crossing(name, "near", "far", "int8", 0.0, 0.0), Crossing(output, "far", "near", "int8", 0.0, 0.0)),
     )  # fmt: skip

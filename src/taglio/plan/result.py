@@ -284,11 +284,6 @@ class Plan:
         return schemes
 
 
-def placements(
-    graph: Graph, assignment: Mapping[str, Precision], devices: Mapping[str, str] | None = None
-) -> tuple[Placement, ...]:
-    """Placements of every block of `graph`; by default float32 on the local machine."""
-    return tuple(
-        Placement(block.name, (devices or {}).get(block.name, LOCAL), form_of(assignment, block.name))
-        for block in graph.blocks
-    )
+def placements(graph: Graph, assignment: Mapping[str, Precision]) -> tuple[Placement, ...]:
+    """Placements of every block of `graph` on the local machine; float32 where `assignment` has no other form."""
+    return tuple(Placement(block.name, LOCAL, form_of(assignment, block.name)) for block in graph.blocks)

@@ -87,9 +87,8 @@ def evaluate(problem: Problem, labels: Sequence[int], copies: np.ndarray | None 
     noises = [sum(tally.noise[k] for tally in tallies) for k in range(len(problem.noises))]
     broken += [bound.name for bound, noise in zip(problem.noises, noises, strict=True) if over(noise, bound.upper)]
     weight, peak = _memory(problem, labels, held)
-    if problem.memory is not None:
-        pairs = zip(problem.devices, peak, problem.memory.capacity, strict=True)
-        broken += [f"memory of {name}" for name, used, capacity in pairs if over(used, capacity)]
+    pairs = zip(problem.devices, peak, problem.memory.capacity, strict=True)
+    broken += [f"memory of {name}" for name, used, capacity in pairs if over(used, capacity)]
     for implication in problem.implications:
         if implication.labels[labels[implication.node]] and all(
             mask[labels[node]] for node, mask in implication.neighbours
@@ -103,8 +102,6 @@ def _memory(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bytes of weights, and of weights and live activations at their peak, by device."""
     weight = np.zeros(len(problem.devices))
-    if problem.memory is None:
-        return weight, weight
     for node, label in enumerate(labels):
         device, form = problem.split(label)
         weight[device] += problem.memory.weights[node, form]

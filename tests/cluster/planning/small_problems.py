@@ -53,8 +53,7 @@ def _made(rng: np.random.Generator, limits: bool, peak: bool) -> Problem:
         quantize_s = values.quantize_s - 3.0 * (rng.random(values.quantize_s.shape) < 0.4)
         dequantize_s = values.dequantize_s - 3.0 * (rng.random(values.dequantize_s.shape) < 0.4)
         values = replace(values, quantize_s=quantize_s, dequantize_s=dequantize_s)
-    count, edges = len(values), len(values.readers)
-    del count
+    edges = len(values.readers)
     models, off = np.ones(1), ~np.eye(devices, dtype=bool)
     resources = [
         Resource(
@@ -70,7 +69,7 @@ def _made(rng: np.random.Generator, limits: bool, peak: bool) -> Problem:
         ),
     ]
     noises: list[NoiseBound] = []
-    memory = None
+    memory = Memory(np.full(devices, np.inf), np.zeros((nodes, len(FORMS))))
     implications: tuple[Implication, ...] = ()
     if limits:
         own = np.array([0.0, 1.0, 1.0, 0.0])

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import islice
-from math import inf
 from random import Random
 
 import numpy as np
@@ -72,16 +71,6 @@ def test_on_one_machine_every_assignment_costs_what_the_profile_says(problem: Pr
             limit = noise_limits(problem.error, problem.limits.max_error or 0.0, 1.0)[output.output]
             wanted = noise(problem.graph, output, chosen)
             assert amount == pytest.approx(wanted / limit, rel=1e-6, abs=1e-12) or wanted > 5 * limit
-
-
-@examples(30)
-@given(made_up.problems(largest=5, sparing=False))
-def test_on_one_machine_the_best_labelling_is_the_best_assignment(problem: Problem) -> None:
-    found = brute_force(alone(problem).problem)
-    best, _ = made_up.cheapest(problem.graph, problem.profile, problem.error, problem.limits, -1e-9)
-    assert (found is None) == (best == inf)
-    if found is not None:
-        assert found.objective == pytest.approx(best, rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(8))

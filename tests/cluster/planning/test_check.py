@@ -17,7 +17,7 @@ from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.check import PlanIsWrong
 from taglio.plan.result import Limits, Plan
 from taglio.profile.attribution import Attribution
-from taglio.profile.result import WholeRun, predict
+from taglio.profile.result import WholeRun
 from taglio.profile.wall_time import WallTime
 from taglio.report.placement import decisions
 from tests.cluster.planning.test_assemble import PAIR, chain
@@ -157,18 +157,6 @@ def test_components_say_how_long_their_devices_take_to_wake() -> None:
     assert "waking" in str(decisions(plan)) and "0.6" in str(decisions(plan))
 
 
-def test_a_plan_all_in_float_says_what_int8_would_take() -> None:
-    graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
-    places = dict.fromkeys((block.name for block in graph.blocks), "near")
-    (plan,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, {})))
-    int8 = {block.name: INT8 for block in graph.candidates()}
-    taken = [predict(profiles["near"], graph, each).total_s * 1e3 for each in (int8, {})]
-    assert any(f"take {taken[0]:.4g} ms on near instead of {taken[1]:.4g}" in note for note in plan.notes)
-    (mixed,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, int8)))
-    assert not any("no block is in int8" in note for note in mixed.notes)
-
-
 @pytest.mark.parametrize(("change", "words"), LIES.values(), ids=LIES)
 def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
     cluster = parse(PAIR)
@@ -185,7 +173,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("[device.far]", "[device.far]\nmemory_mb = 0.000001", "MB for weights and live activations"),
         ("[device.far]", '[device.far]\nnever = ["conv*"]', "may not run it"),
         ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
-        ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
+        ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "energy on far"),
     ],
 )
 def test_another_cluster_is_noticed(before: str, after: str, words: str) -> None:

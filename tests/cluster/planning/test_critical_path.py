@@ -1,5 +1,4 @@
-"""The path bound: no placement undercuts it, and a limit on noise raises it. Requests become
-shorter by parting components."""
+"""The path bound: no placement undercuts it. Requests become shorter by parting components."""
 
 from dataclasses import replace
 from itertools import product
@@ -18,12 +17,11 @@ from taglio.cluster.planning.evolution import Pool
 from taglio.cluster.planning.path_bound import lower_bound
 from taglio.cluster.planning.path_search import PathSearch
 from taglio.cluster.planning.place import place
-from taglio.cluster.planning.problem import NoiseBound
 from taglio.cluster.planning.replay import Timetable
 from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.plan.result import Limits
-from tests.cluster.planning.test_assemble import PAIR, chain
+from tests.cluster.planning.test_assemble import PAIR
 from tests.cluster.planning.test_place import shortest
 from tests.cluster.planning.test_schedule import drawn, on_two, some_levels
 from tests.examples import examples
@@ -55,18 +53,6 @@ def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, se
         for member in pool.members:
             search.offer(member.totals)
         assert bound(assembled) <= search.value * (1 + 1e-9)
-
-
-def test_a_limit_on_noise_raises_the_bound() -> None:
-    """Of a chain whose blocks are faster and noisy in int8 only half may be int8."""
-    graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
-    problem = assembled.problem
-    own = np.tile([0.0 if form.name == "float32" else 1.0 for form in problem.forms], (len(problem.nodes), 1))
-    none = np.zeros(len(problem.values.readers))
-    limited = replace(problem, noises=(NoiseBound("error", own, none, none, 0.5 * len(problem.nodes)),))
-    held = replace(assembled, problem=limited)
-    assert bound(assembled) < bound(held) <= shortest(held) * (1 + 1e-9)
 
 
 def test_branches_are_bounded_by_their_sum_where_a_link_costs_more_than_they_take() -> None:

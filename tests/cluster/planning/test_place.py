@@ -7,14 +7,12 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble
 from taglio.cluster.planning.describe import beyond_blocks, latencies, period_s
-from taglio.cluster.planning.place import Answer, conflict, place
+from taglio.cluster.planning.place import conflict, place
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.solve import SolvedProblem
@@ -28,7 +26,6 @@ from taglio.profile.wall_time import WallTime
 from taglio.search.by_hand import pinned_devices
 from tests.cluster.planning.reference import every
 from tests.cluster.planning.test_assemble import PAIR, chain
-from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 
@@ -66,49 +63,6 @@ def shortest(assembled: Assembled) -> float:
     return min((seconds(assembled, replace(t, levels=s)) for t in placements for s in levels), default=inf)
 
 
-def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
-    try:
-        limit_s = 0.5 if objective.simulated else 20.0  # a short request is seldom proven
-        return place([workload(problem, cluster)], cluster, objective, gap=1e-3, time_limit_s=limit_s)
-    except (Infeasible, BadOption):
-        return None
-
-
-@examples(8)
-@given(made_up.problems(largest=3, sparing=False))
-def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
-    answer = placed(problem, LATENCY)
-    try:
-        assembled = assemble([workload(problem)], CLUSTER, Objective())
-    except BadOption:
-        assert answer is None
-        return
-    best = shortest(assembled)
-    assert (answer is None) == (best == inf)
-    if answer is None:
-        return
-    assert answer.value == pytest.approx(seconds(answer.assembled, answer.totals))
-    assert answer.bound * (1 - 1e-6) <= best <= answer.value * (1 + 1e-6)
-    assert answer.plans[0].predicted_latency_s.value == pytest.approx(answer.value)
-
-
-@examples(20)
-@given(made_up.problems(largest=3), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")]))
-def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
-    answer = placed(problem, objective)
-    try:
-        assembled = assemble([workload(problem)], CLUSTER, objective)
-    except BadOption:
-        assert answer is None
-        return
-    best = min((totals.objective for totals in every(assembled.problem)), default=inf)
-    assert (answer is None) == (best == inf)
-    if answer is not None:
-        # Where changes of type save more than blocks take, a sum may be below nothing.
-        assert best - 1e-6 * abs(best) - 1e-12 <= answer.value <= best + 2e-3 * abs(best) + 1e-12
-        assert answer.bound <= best + 1e-6 * abs(best) + 1e-12
-
-
 def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is_proven() -> None:
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))
@@ -129,19 +83,6 @@ def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_co
     for known, cluster, device in ((profiles, FAST, "far"), (slow, FAST, "near"), (profiles, CLUSTER, "near")):
         plan = place([Workload("m", graph, known, None, Limits(None))], cluster, STREAM).plans[0]
         assert {each.device for each in plan.placements} == {device}
-
-
-@examples(6)
-@given(made_up.problems(largest=3))
-def test_no_plan_is_faster_than_the_bound_of_a_stream(problem: Problem) -> None:
-    # Where components take more than is proven, a search ends by its time.
-    try:
-        assembled = assemble([workload(problem)], CLUSTER, Objective())
-        answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3, time_limit_s=0.3)
-    except (Infeasible, BadOption):
-        return
-    best = fastest(assembled)
-    assert answer.bound * (1 - 1e-6) <= best <= answer.value * (1 + 1e-6)
 
 
 def test_a_stream_is_fastest_with_the_components_that_only_change_types() -> None:

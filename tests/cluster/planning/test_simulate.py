@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from taglio.cluster.planning.simulate import ComponentTask, Pipeline, Transfer, simulate
 from taglio.plan.result import Span
-from tests.cluster.planning.streams import stream, together
+from tests.cluster.planning.streams import stream
 from tests.examples import examples
 
 CAMERA, SERVER = "camera", "server"
@@ -21,12 +21,6 @@ def send(
     source: int | None, *targets: int, link: tuple[str, str] = UP, busy: float = 1.0, delay: float = 0.0
 ) -> Transfer:
     return Transfer(f"t{source}", source, targets, link, busy, delay, answers=not targets)
-
-
-def rate_per_s(pipeline: Pipeline) -> float:
-    """Requests a second between the first and the last end of six."""
-    ends = sorted(stream([pipeline] * 6))
-    return (len(ends) - 1) / (ends[-1] - ends[0])
 
 
 def there_and_back(compute: float = 3.0) -> Pipeline:
@@ -92,12 +86,6 @@ def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
     assert simulate(other).end_s == pytest.approx(15.0)  # both there at 13, the server does one after the other
 
 
-def test_a_stream_runs_at_the_rate_of_its_busiest_resource() -> None:
-    assert rate_per_s(there_and_back()) == pytest.approx(1 / 3)  # the server's 3 s
-    assert stream([there_and_back()] * 6)[-1] == pytest.approx(7.25 + 5 * 3)
-    assert rate_per_s(there_and_back(0.1)) == pytest.approx(1 / 2)  # the camera's 2 s
-
-
 def test_older_requests_go_first() -> None:
     tasks = (ComponentTask("a", CAMERA, 2.0), ComponentTask("b", SERVER, 1.0), ComponentTask("c", CAMERA, 1.0))
     pipeline = Pipeline(tasks, (send(0, 1, busy=0.0), send(1, 2, link=DOWN, busy=0.0)))
@@ -141,15 +129,6 @@ def test_with_a_device_each_the_latency_is_the_longest_path(pipeline: Pipeline) 
     timeline = simulate(pipeline)
     assert timeline.end_s == pytest.approx(max(end))
     assert timeline == simulate(pipeline)
-
-
-@examples(100)
-@given(pipelines(), st.integers(2, 5))
-def test_a_stream_cannot_beat_its_busiest_resource(pipeline: Pipeline, count: int) -> None:
-    many = together([pipeline] * count)
-    busiest = max(pipeline.busy_s().values(), default=0.0)
-    assert simulate(many).end_s >= count * busiest - 1e-9
-    assert all(many.busy_s()[name] == pytest.approx(count * busy) for name, busy in pipeline.busy_s().items())
 
 
 @st.composite

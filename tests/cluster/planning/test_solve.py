@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.improve import improve
-from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values
+from taglio.cluster.planning.elimination import TooWide
+from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values
 from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload
@@ -21,10 +21,8 @@ from tests.cluster.planning.reference import brute_force
 from tests.cluster.planning.small_problems import made, problems
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples
-from tests.plan.test_one_machine import between_two_convolutions
 
 CLOSE = 1e-5
-FORMS = ("int8", "float32", "int8")
 slowly = examples(10, steady=False)
 
 
@@ -56,7 +54,9 @@ def test_elimination_over_all_labels_or_fewer_equals_brute_force(problem: Proble
             continue
         assert labels[np.arange(len(labels)), chosen].all()
         assert value <= best.objective + CLOSE
-        if relaxation.exact:
+        # No value is split, and no int8 copy without readers is made because making it saves time.
+        sparing = len(problem.devices) > 1 and (problem.values.quantize_s < 0.0).any()
+        if (relaxation.parts.share == 1.0).all() and not sparing:
             account = costs.account(priced, chosen)
             totals = evaluate(problem, chosen.tolist(), account.copies)
             assert value == pytest.approx(best.objective, abs=CLOSE)
@@ -134,7 +134,6 @@ def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() ->
     """The input takes 32 bytes."""
     graph, profiles = chain()
     problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
-    assert problem.memory is not None
     memory = replace(problem.memory, capacity=np.array([33.0, np.inf]), peak=True)
     placed = solve(replace(problem, memory=memory))
     assert placed.status == "optimal"
@@ -146,7 +145,6 @@ def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() ->
 def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
     """Copies and labels that are cheapest by prices keep too many activations alive."""
     problem = made(np.random.default_rng(seed), limits=True, peak=True)
-    assert problem.memory is not None
     endless = replace(problem.memory, capacity=np.full(len(problem.devices), 1e9))
     free = brute_force(replace(problem, memory=endless))
     assert free is not None
@@ -159,26 +157,11 @@ def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
             assert placed.objective <= least.objective * (1.0 + 5e-3)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taglio.cluster.planning.solve.WIDEST", 1)
-    problem = made(np.random.default_rng(seed), limits=True)
-    best, placed = brute_force(problem), solve(problem, gap=0.05, time_limit_s=0.3)
-    if best is None:
-        assert placed.labels == ()
-        return
-    assert placed.bound <= best.objective + CLOSE
-    if placed.labels:
-        assert evaluate(problem, placed.labels, placed.copies).broken == ()
-        assert placed.objective >= best.objective - CLOSE
-    assert placed.status != "infeasible"
-
-
-def two_devices(rng: np.random.Generator, nodes: int) -> Problem:
-    """Float only, each node reads one or two earlier ones, every value has readers."""
+def two_devices(rng: np.random.Generator, nodes: int, reach: int = 4) -> Problem:
+    """Float only, each node reads one or two of the `reach` before it, every value has readers."""
     read: dict[int, list[int]] = {SOURCE: [0]}
     for node in range(1, nodes):
-        for producer in {int(rng.integers(max(0, node - 4), node)) for _ in range(2)}:
+        for producer in {int(rng.integers(max(0, node - reach), node)) for _ in range(2)}:
             read.setdefault(producer, []).append(node)
     for node in range(nodes):
         read.setdefault(node, [CALLER])
@@ -210,6 +193,8 @@ def two_devices(rng: np.random.Generator, nodes: int) -> Problem:
         np.ones((nodes, 2, 1), dtype=bool),
         values,
         (Resource("latency", np.ones(2), none, speed, np.ones(1), 1.0),),
+        (),
+        Memory(np.full(2, np.inf), np.zeros((nodes, 1))),
     )
 
 
@@ -246,28 +231,22 @@ def test_two_devices_in_float_are_a_minimum_cut(seed: int) -> None:
     assert placed.objective == pytest.approx(minimum_cut(problem), rel=1e-9)
 
 
+def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed() -> None:
+    problem = two_devices(np.random.default_rng(0), 160, reach=160)
+    with pytest.raises(TooWide):
+        Relaxation(Costs(problem), alive(problem))
+    best, placed = minimum_cut(problem), solve(problem, time_limit_s=2.0)
+    assert placed.bound <= best <= placed.objective * (1 + 1e-9)
+    assert placed.objective <= 1.1 * best and placed.status == "time limit"
+    assert evaluate(problem, placed.labels, placed.copies).broken == ()
+
+
 def test_a_search_without_a_plan_goes_on_for_longer() -> None:
     """Three blocks of 4 bytes in float, two devices with 9 bytes."""
     graph, profiles = chain()
     problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
-    assert problem.memory is not None
     allowed = problem.allowed & (np.arange(len(problem.forms)) == 0)
     problem = replace(problem, allowed=allowed, memory=replace(problem.memory, capacity=np.full(2, 9.0), peak=False))
     assert solve(problem, time_limit_s=0.0).labels == ()
     found = solve(problem, time_limit_s=0.0, patience_s=10.0)
     assert len(found.labels) == 3 and found.status == "time limit" and not evaluate(problem, found.labels).broken
-
-
-def test_local_search_leaves_no_label_that_its_neighbours_forbid() -> None:
-    """Alone the weightless block is faster in float; between int8 neighbours ONNX Runtime makes it int8."""
-    graph, profile = between_two_convolutions(move=False)
-    work = Workload("m", graph, {"near": profile, "far": profile}, None, Limits(None))
-    problem = assemble([work], parse(PAIR), Objective()).problem
-    costs = Costs(problem)
-    start = np.array([problem.label(0, [form.name for form in problem.forms].index(each)) for each in FORMS])
-    assert evaluate(problem, start.tolist()).broken == ("join1 between its neighbours",)
-    nothing = np.zeros(len(costs.rows))
-    objective, labels = improve(costs, costs.price(nothing), nothing, start, alive(problem), -np.inf)
-    found = evaluate(problem, labels.tolist())
-    assert not found.broken and objective == pytest.approx(found.objective)
-    assert objective == pytest.approx(solve(problem, gap=1e-3).objective)

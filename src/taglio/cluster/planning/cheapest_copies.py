@@ -1,14 +1,13 @@
-"""The cheapest copies of given labels within all limits, by HiGHS. Chooses no labels."""
+"""The cheapest copies of given labels within all limits, as a mixed-integer program. Chooses no labels."""
 
 import time
 from itertools import product
 
-import highspy
 import numpy as np
 
 from taglio.cluster.planning.costs import Costs
 from taglio.cluster.planning.problem import Kind
-from taglio.plan.highs import Quiet
+from taglio.plan.program import ONE, Linear, Program, total, weighted
 
 
 def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) -> tuple[np.ndarray | None, float]:
@@ -32,17 +31,18 @@ def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) ->
     ends = costs.ends(labels, value)
     served = costs.given(ends, copies)
     amounts = costs.by_value(costs.limited, ends, served)
-    total = costs.limited.unary[np.arange(costs.nodes), labels].sum(axis=0)
-    total[0] += costs.problem.constant
-    within = costs.uppers + 1e-9 * np.maximum(1e-6, np.abs(costs.uppers))
-    limits = np.concatenate([[np.inf], within]) - total
+    own = costs.limited.unary[np.arange(costs.nodes), labels].sum(axis=0)
+    limits = costs.uppers + 1e-9 * np.maximum(1e-6, np.abs(costs.uppers)) - own[1:]
     deadline = time.perf_counter() + time_limit_s
     # Live activations are limited where an answer exceeds a memory.
     while True:
-        taken, bound = _one_of_each(value, amounts, limits, deadline - time.perf_counter())
-        full = [] if taken is None else costs.full(labels, copies[taken])
+        taken, least = _one_of_each(value, amounts, limits, deadline - time.perf_counter())
+        bound = float(own[0]) + costs.problem.constant + least
+        if taken is None:
+            return None, bound
+        full = costs.full(labels, copies[taken])
         if not full or time.perf_counter() > deadline:
-            return None if taken is None else copies[taken], total[0] + bound
+            return copies[taken], bound
         for device, node, room in full:
             amounts = np.column_stack([amounts, costs.live(ends, served, device, node)])
             limits = np.append(limits, room)
@@ -51,25 +51,18 @@ def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) ->
 def _one_of_each(
     group: np.ndarray, amounts: np.ndarray, limits: np.ndarray, time_limit_s: float
 ) -> tuple[np.ndarray | None, float]:
-    """One column of each group, as a mask, with the least sum of the first of its `amounts` (column, limit) within the
-    limits; None if none were found. And a lower bound, infinite if there are none."""
-    highs, scale, count = Quiet(), 1e3 / max(1e-12, float(np.abs(amounts[:, 0]).max())), len(group)
-    columns = np.arange(count, dtype=np.int32)
-    highs.addVars(count, np.zeros(count), np.ones(count))
-    highs.changeColsCost(count, columns, amounts[:, 0] * scale)
-    highs.changeColsIntegrality(count, columns, np.full(count, highspy.HighsVarType.kInteger))
-    for number in np.unique(group):
-        members = np.flatnonzero(group == number).astype(np.int32)
-        highs.addRow(1.0, 1.0, len(members), members, np.ones(len(members)))
-    for row, limit in zip(amounts.T, limits, strict=True):
-        if np.isfinite(limit):
-            highs.addRow(-highspy.kHighsInf, limit, count, columns, row)
-    highs.setOptionValue("time_limit", max(0.01, time_limit_s))
-    highs.setOptionValue("mip_rel_gap", 1e-4)
-    highs.run()
-    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-        return None, np.inf
-    info = highs.getInfo()
-    is_solved = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    taken = np.array(highs.getSolution().col_value) > 0.5 if is_solved else None
-    return taken, float(info.mip_dual_bound) / scale
+    """One column of each group, as a mask, so that the sum of the first of their `amounts` (column, 1 + limits) is
+    least and those of the others keep the limits; None if none were found. And a lower bound on that sum."""
+    alone = np.bincount(group)[group] == 1
+    program, fixed = Program(), amounts[alone].sum(axis=0)
+    columns = {column: program.binary() for column in np.flatnonzero(~alone).tolist()}
+    for number in np.unique(group[~alone]):
+        program.equal(total(columns[column] for column in np.flatnonzero(group == number).tolist()), ONE)
+    cost, *rows = (weighted((row[column], columns[column]) for column in columns) for row in amounts.T.tolist())
+    for row, limit in zip(rows, (limits - fixed[1:]).tolist(), strict=True):
+        program.at_most(row, Linear(limit))
+    solution = program.minimise(cost, gap=1e-4, nodes=10**6, time_limit_s=time_limit_s)
+    if solution.values is None:
+        return None, float(fixed[0]) + solution.bound
+    alone[[*columns]] = solution.values > 0.5
+    return alone, float(fixed[0]) + solution.bound

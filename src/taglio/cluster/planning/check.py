@@ -12,7 +12,7 @@ from math import inf, isclose
 
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
-from taglio.model.graph import Graph, Tensor
+from taglio.model.graph import Graph
 from taglio.plan.check import FormChecks, PlanIsWrong
 from taglio.plan.result import Plan
 
@@ -40,16 +40,14 @@ def check(
     checks.check_crossings()
     checks.check_limits()
     checks.check_memory()
-    wired = checks.wired()
     for output in error.outputs if error is not None else ():
-        checks.check_noise(output, (max_noise or {}).get(output.output, inf), wired)
+        checks.check_noise(output, (max_noise or {}).get(output.output, inf), checks.wired())
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One reader of a tensor: a block, or "" for the caller."""
 
-    tensor: Tensor
     reader: str
     device: str
     int8: bool
@@ -62,26 +60,22 @@ class Checks(FormChecks):
         super().__init__(graph, plan)
         self.cluster, self.place, self.copies = cluster, plan.devices(), plan.copies()
 
-    def written_int8(self, tensor: str) -> bool:
-        """Whether a tensor is written by an int8 block."""
-        return self.writes_int8(self.tensors[tensor].producer)
-
     def home(self, tensor: str) -> str:
         """The device that writes a tensor; the start device for an input."""
         producer = self.tensors[tensor].producer
         return self.plan.start if producer is None else self.place[producer]
 
     @cached_property
-    def readings(self) -> tuple[Reading, ...]:
-        """The readers of all tensors."""
-        readings = []
+    def readings(self) -> dict[str, list[Reading]]:
+        """The readers of every tensor."""
+        readings = dict[str, list[Reading]]()
         for tensor in self.graph.tensors:
-            readings += [
-                Reading(tensor, reader, self.place[reader], self.reads_int8(reader)) for reader in tensor.consumers
+            readings[tensor.name] = [
+                Reading(reader, self.place[reader], self.reads_int8(reader)) for reader in tensor.consumers
             ]
             if tensor.name in self.graph.outputs and tensor.producer is not None:
-                readings.append(Reading(tensor, "", self.plan.start, int8=False))
-        return tuple(readings)
+                readings[tensor.name].append(Reading("", self.plan.start, int8=False))
+        return readings
 
     def behind(self, reader: str) -> set[str]:
         """Blocks that compute with what a reader takes: itself, or all behind it if it only moves values."""
@@ -112,34 +106,33 @@ class Checks(FormChecks):
                 raise PlanIsWrong(f"block {block.name} is {form} on {place}, which may not run int8")
 
     def check_crossings(self) -> None:
-        """Every reader elsewhere gets a copy that it can read, over a link, with the bytes and seconds of the link."""
+        """Every reader elsewhere gets a copy that it can read, over a link."""
         needed: set[tuple[str, str]] = set()
-        for reading in self.readings:
-            if reading.device == self.home(reading.tensor.name):
-                continue
-            key = (reading.tensor.name, reading.device)
-            needed.add(key)
-            copies = self.copies.get(key)
-            if not copies:
-                reader = reading.reader or "the caller"
-                raise PlanIsWrong(f"{reading.tensor.name} never reaches {reading.device}, where {reader} reads it")
-            if self.written_int8(reading.tensor.name) and copies != {INT8}:
-                raise PlanIsWrong(
-                    f"{reading.tensor.name} is written as int8 but is sent to {reading.device} as {sorted(copies)}"
-                )
+        for tensor, readings in self.readings.items():
+            for reading in readings:
+                if reading.device == self.home(tensor):
+                    continue
+                needed.add((tensor, reading.device))
+                copies = self.copies.get((tensor, reading.device))
+                if not copies:
+                    reader = reading.reader or "the caller"
+                    raise PlanIsWrong(f"{tensor} never reaches {reading.device}, where {reader} reads it")
+                if self.writes_int8(self.tensors[tensor].producer) and copies != {INT8}:
+                    raise PlanIsWrong(
+                        f"{tensor} is written as int8 but is sent to {reading.device} as {sorted(copies)}"
+                    )
         for key in self.copies.keys() - needed:
             raise PlanIsWrong(f"{key[0]} is sent to {key[1]}, where nothing reads it")
         for crossing in self.plan.crossings:
-            link = self.cluster.link(crossing.source, crossing.target)
-            if link is None:
+            if self.cluster.link(crossing.source, crossing.target) is None:
                 raise PlanIsWrong(
                     f"{crossing.tensor} is sent from {crossing.source} to {crossing.target}, which are not connected"
                 )
 
     def check_limits(self) -> None:
         """Latency, energy and rate, from the components' seconds and the crossings."""
-        plan, limits = self.plan, self.limits
-        spent = {device.name: 0.0 for device in self.cluster.devices}
+        plan, limits, devices = self.plan, self.limits, self.cluster.devices
+        spent = {device.name: 0.0 for device in devices}
         for piece in plan.pieces:
             spent[piece.device] += piece.predicted_s * self.cluster.device(piece.device).active_watts
         for crossing in plan.crossings:
@@ -147,46 +140,36 @@ class Checks(FormChecks):
             assert link is not None
             spent[crossing.source] += crossing.bytes * link.joules_per_byte
         joules, claimed = sum(spent.values()), plan.predicted_joules
-        if not close(joules, claimed.value if claimed is not None else 0.0):
+        if not isclose(joules, claimed.value if claimed is not None else 0.0, rel_tol=_CLOSE, abs_tol=1e-9):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan claims {claimed}")
-        rate = plan.predicted_rate_per_s
-        for quantity, value, limit in (
+        amounts: list[tuple[str, float, float | None]] = [
             ("latency", plan.predicted_latency_s.value, limits.max_latency_s),
             ("energy", joules, limits.max_energy_joules),
-            (
-                "seconds between requests",
-                1.0 / rate.value if rate is not None else 0.0,
-                1.0 / limits.min_rate_per_s if limits.min_rate_per_s else None,
-            ),
-        ):
-            if limit is not None and value > limit * (1.0 + _CLOSE):
-                raise PlanIsWrong(f"the plan's {quantity} of {value:.6g} is over its limit {limit:.6g}")
-        for device in self.cluster.devices:
-            if spent[device.name] > device.energy_cap_joules * (1.0 + _CLOSE):
-                raise PlanIsWrong(f"a request takes {spent[device.name]:.6g} J of {device.name}, over its cap")
+            *((f"energy on {device.name}", spent[device.name], device.energy_cap_joules) for device in devices),
+        ]
+        if plan.predicted_rate_per_s is not None and limits.min_rate_per_s:
+            period_s, limit_s = 1.0 / plan.predicted_rate_per_s.value, 1.0 / limits.min_rate_per_s
+            amounts.append(("seconds between requests", period_s, limit_s))
+        for quantity, amount, limit in amounts:
+            if limit is not None and amount > limit * (1.0 + _CLOSE):
+                raise PlanIsWrong(f"the plan's {quantity} of {amount:.6g} is over its limit {limit:.6g}")
 
     def check_memory(self) -> None:
         """Weights and live activations of every device, operator by operator."""
         position = {block.name: index for index, block in enumerate(self.graph.blocks)}
-        last = len(self.graph.blocks) - 1
-        by_tensor: dict[str, list[Reading]] = {}
-        for reading in self.readings:
-            by_tensor.setdefault(reading.tensor.name, []).append(reading)
         for device in self.cluster.devices:
-            resident_bytes = 0.0
+            resident_bytes, live = 0.0, [0.0] * len(position)
             for block in self.graph.blocks:
                 if self.place[block.name] == device.name:
                     resident_bytes += block.weight_bytes(self.precisions[self.form[block.name]].weight_bits)
                     resident_bytes += block.state_bytes
-            live = [0.0] * (last + 1)
             for tensor in self.graph.tensors:
-                here = [local for local in by_tensor.get(tensor.name, ()) if local.device == device.name]
+                here = [reading for reading in self.readings[tensor.name] if reading.device == device.name]
                 if not here and device.name != self.home(tensor.name):
                     continue
-                sent_int8 = any(name == tensor.name and INT8 in kinds for (name, _), kinds in self.copies.items())
-                kinds = self.held(tensor.name, device.name, here, sent_int8)
+                kinds = self.held(tensor.name, device.name, here)
                 first = position[tensor.producer] if tensor.producer is not None else 0
-                end = max([first, *(position[local.reader] if local.reader else last for local in here)])
+                end = max([first, *(position.get(reading.reader, len(live) - 1) for reading in here)])
                 size = tensor.float_bytes * (FLOAT in kinds) + tensor.int8_bytes * (INT8 in kinds)
                 for index in range(first, end + 1):
                     live[index] += size
@@ -197,13 +180,14 @@ class Checks(FormChecks):
                     f"it has {device.memory_bytes / 1e6:.1f} MB"
                 )
 
-    def held(self, tensor: str, device: str, here: Sequence[Reading], sent_int8: bool) -> Set[str]:
+    def held(self, tensor: str, device: str, here: Sequence[Reading]) -> Set[str]:
         """Precisions in which a device holds a tensor."""
         wants_int8 = any(reading.int8 for reading in here)
         if device != self.home(tensor):
             return self.copies[tensor, device] | ({INT8} if wants_int8 else set())
-        if self.written_int8(tensor):
+        if self.writes_int8(self.tensors[tensor].producer):
             return {INT8}
+        sent_int8 = any(name == tensor and INT8 in kinds for (name, _), kinds in self.copies.items())
         return {FLOAT} | ({INT8} if wants_int8 or sent_int8 else set())
 
     def wired(self) -> set[tuple[str, str]]:
@@ -214,8 +198,3 @@ class Checks(FormChecks):
             for tensor, reader in self.plan.wire_only(self.graph)
             for name in self.behind(reader)
         }
-
-
-def close(a: float, b: float) -> bool:
-    """Whether two amounts are equal but for rounding."""
-    return isclose(a, b, rel_tol=_CLOSE, abs_tol=1e-9)

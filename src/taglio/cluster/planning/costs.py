@@ -103,7 +103,7 @@ class Costs:
         """Labels that are allowed and do not break a limit on their own, a mask (nodes, labels)."""
         allowed, memory = self.problem.allowed.reshape(self.nodes, -1), self.problem.memory
         possible = allowed & ~self._alone(self.limited.unary)
-        if memory is None or not memory.peak:
+        if not memory.peak:
             return np.asarray(possible)
         room = memory.capacity
         fits = self.needed_bytes()[:, None] <= (room + TOLERANCE * np.maximum(1e-3, room))[:, None]
@@ -113,7 +113,6 @@ class Costs:
         """Bytes that a device needs to run a node alone (node, form): its weights, its outputs as written, and at least
         the smaller copy of its inputs."""
         values, memory = self.problem.values, self.problem.memory
-        assert memory is not None
         sizes = np.stack([values.float_bytes, values.int8_bytes])
         live, inner, read = np.zeros((self.nodes, self.forms)), values.producer >= 0, values.readers >= 0
         writes = (self.label_writes[: self.forms] == Kind.INT8).astype(np.intp)
@@ -318,9 +317,9 @@ class Costs:
         total = self._total(self.sums, labels_, self.by_value(self.sums, ends, served))
         resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
         peak = weight
-        if problem.memory is not None and problem.memory.peak:
+        if problem.memory.peak:
             peak = weight + self._live_by_device(ends, served).max(axis=1)
-        broken = self._broken_labels(labels_, ends, served)
+        broken = self._broken_labels(labels_, ends)
         amounts = np.concatenate([total[: -self.devices], peak])
         broken += [row.name for row in self.rows if over(float(amounts[row.column]), row.unit * row.upper)]
         broken += [f"{problem.nodes[rule.node]} between its neighbours" for rule in surrounded(problem, labels_)]
@@ -332,14 +331,14 @@ class Costs:
         """Devices whose memory is too small for weights and live activations, each with the node of its peak and the
         share of its memory that weights leave."""
         memory, ends = self.problem.memory, self.ends(labels)
-        if memory is None or not memory.peak:
+        if not memory.peak:
             return []
         live = self._live_by_device(ends, self.given(ends, copies))
         weights, room = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :], memory.capacity
         over_ = [d for d in range(self.devices) if over(float(weights[d] + live[d].max()), float(room[d]))]
         return [(d, int(live[d].argmax()), float(1.0 - weights[d] / room[d])) for d in over_]
 
-    def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
+    def _broken_labels(self, labels: np.ndarray, ends: Ends) -> list[str]:
         problem, values = self.problem, self.problem.values
         place, form = np.divmod(labels, self.forms)
         not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), place, form])
@@ -350,22 +349,12 @@ class Costs:
         for edge in np.flatnonzero(self.broken_edges(labels, ends)).tolist():
             name = values.names[self.edge_value[edge]]
             broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
-        lost = [values.names[value] for value in np.flatnonzero(~self.serves(ends, served.copies)).tolist()]
-        return [*broken, *(f"{name} does not reach its readers with the chosen copies" for name in lost)]
+        return broken
 
     def broken_edges(self, labels: np.ndarray, ends: Ends) -> np.ndarray:
         """A mask of the strict edges whose reader does not read what is written."""
         reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
         return np.asarray(self.problem.values.strict & (reads != ends.kind[ends.owner]))
-
-    def serves(self, ends: Ends, copies: np.ndarray) -> np.ndarray:
-        """Whether the copies of each listed value (value, device) are where its readers are, and readable for them."""
-        _, floats, elsewhere = self.readers_on(ends)
-        whole = (ends.kind == Kind.INT8)[:, None]
-        wrong = ((copies > 0) != elsewhere) | (elsewhere & whole & (copies != 2)) | (copies == 3)
-        if not self.problem.wire_only:
-            wrong |= elsewhere & ~whole & (copies == 2) & (floats > 0)
-        return ~np.asarray(wrong.any(axis=1))
 
     def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of activations by listed value and device, and the nodes from which and up to which they are live
@@ -384,9 +373,8 @@ class Costs:
     def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
         """Share of a device's memory that each listed value fills while a node runs."""
         size, first, last = self._live(ends, served)
-        memory = self.problem.memory
-        assert memory is not None
-        return np.asarray(size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device])[:, device]
+        is_live = (first <= node)[:, None] & (last >= node)
+        return np.asarray(size * is_live / self.problem.memory.capacity[device])[:, device]
 
     def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
         """Bytes of live activations (device, node) of a labelling whose values are all listed."""

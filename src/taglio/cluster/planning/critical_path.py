@@ -5,7 +5,6 @@ The bound is in path_bound.py.
 """
 
 import time
-from collections.abc import Sequence
 
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.evolution import evolve
@@ -19,24 +18,23 @@ from taglio.cluster.planning.workload import Objective
 def shorten(
     assembled: Assembled,
     objective: Objective,
-    start: Sequence[Totals],
+    start: Totals,
     *,
     least: float,
     gap: float,
     time_limit_s: float,
 ) -> tuple[Totals, float, float]:
-    """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
+    """The best placement found from `start` (one within the limits), its value, and a lower bound on any value,
     once the gap is proven or time is up. `objective` weighs the critical path and the joules; `least` is a lower bound
     with the sum of seconds for the critical path."""
     started_s, bound = time.perf_counter(), 0.0
     search = PathSearch(assembled, objective)
-    for totals in start:
-        search.offer(totals)
+    search.offer(start)
     # A pair of labels at the two ends of an edge takes 0.2 kB.
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= 3_000_000:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = lower_bound(tables, objective.latency * search.shares, least)
         for _ in evolve(search, tables, started_s + time_limit_s, good_enough=bound / (1.0 - gap)):
             pass
-    assert search.best is not None, "give at least one placement"
+    assert search.best is not None, "the first placement keeps the limits"
     return search.best, search.value, min(bound, search.value)

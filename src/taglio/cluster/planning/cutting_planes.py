@@ -13,11 +13,6 @@ import numpy as np
 
 from taglio.plan.highs import Quiet
 
-# If the planes cannot reach a goal, stop when they promise less than this share of the missing distance.
-_HOPELESS = 0.15
-# Largest price, as a multiple of the first value.
-_FARTHEST = 100.0
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plane:
@@ -30,12 +25,10 @@ class Plane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """The best prices found and the bound there; `shares` weigh the answers of all calls so that their mean keeps the
-    limits where the planes meet."""
+    """The best prices found and the bound there."""
 
     multipliers: np.ndarray
     bound: float
-    shares: np.ndarray
 
 
 def maximise(
@@ -44,15 +37,13 @@ def maximise(
     *,
     tolerance: float,
     calls: int,
-    reach: float = 0.25,
-    stop: Callable[[float], bool] = lambda _: False,
-    goal: Callable[[], float] = lambda: -np.inf,
+    reach: float,
+    stop: Callable[[float], bool],
 ) -> Prices:
     """Raise the bound from `start` until the planes promise a relative gain below `tolerance`, `stop` returns true, or
     `calls` are made.
 
-    `reach` is the first half-width of the box, as a share of the first value. `goal()` is a sufficient bound: if the
-    planes stay below it, the search stops earlier.
+    `reach` is the first half-width of the box, as a share of the first value.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
@@ -78,13 +69,9 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
-        while tolerance * scale < ceiling - best <= _HOPELESS * (goal() - ceiling) and radius < _FARTHEST * scale:
-            # The goal is out of reach within the box, but maybe not outside it.
-            radius *= 4.0
-            point, ceiling = planes.highest(here, radius)
-        if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
+        if ceiling - best <= tolerance * scale:
             break
-    return Prices(here, best, planes.shares(calls_made, scale))
+    return Prices(here, best)
 
 
 class _Planes:
@@ -110,11 +97,3 @@ class _Planes:
         self.highs.run()
         values = np.array(self.highs.getSolution().col_value)
         return np.clip(values[:-1], low, high), float(values[-1])
-
-    def shares(self, count: int, scale: float) -> np.ndarray:
-        """Weights of the planes at their highest point outside any box: those whose mean breaks the limits least."""
-        self.highest(np.zeros(self.count), _FARTHEST * scale)
-        duals = np.abs(np.array(self.highs.getSolution().row_dual))
-        if len(duals) < count or duals.sum() <= 0.0:
-            duals = np.eye(count)[-1]
-        return np.asarray(np.concatenate([duals, np.zeros(max(0, count - len(duals)))])[:count] / duals.sum())

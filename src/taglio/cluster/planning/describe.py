@@ -23,8 +23,7 @@ from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
 from taglio.plan.tables import error_interval
-from taglio.profile.result import Profile, predict
-from taglio.quantize.effective import effective
+from taglio.profile.result import Profile
 
 
 def describe(
@@ -137,8 +136,6 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
         timeline=timeline.spans,
         binding=_binding(assembled, totals),
     )
-    if not plan.assignment():
-        plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
     guess = predicted_error(work.error, work.graph, plan)
@@ -191,27 +188,6 @@ def _periods(cluster: Cluster, pipeline: Pipeline, busy: Mapping[str, float]) ->
     """Seconds between requests that each link and device can keep up with; devices that take turns share them."""
     links = {link_name(ends): ends for transfer in pipeline.transfers for ends in (transfer.link, transfer.link[::-1])}
     return {name: seconds / cluster.turns(*links.get(name, (name,))) for name, seconds in busy.items()}
-
-
-def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
-    """A note if no block is in int8: predicted latency and error of all-int8. Empty otherwise."""
-    int8 = next(precision for precision in work.precisions if precision.int8_output)
-    everything = effective(work.graph, {block.name: int8 for block in work.graph.candidates()}, int8)
-    int8_devices = [use.device for use in plan.usage if cluster.device(use.device).int8]
-    if not everything or not int8_devices:
-        return ()
-    times = []
-    for name in int8_devices:
-        int8_s, float_s = (
-            predict(work.profiles[name], work.graph, assignment).total_s * 1e3 for assignment in (everything, {})
-        )
-        times.append(f"{int8_s:.4g} ms on {name} instead of {float_s:.4g}")
-    lost = ""
-    if work.error is not None and work.limits.max_error is not None:
-        metric = work.limits.metric
-        error, max_error = work.error.predict(work.graph, everything), work.limits.max_error
-        lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(max_error, 2)})"
-    return (f"no block is in int8: all-int8 is predicted to take {', '.join(times)}{lost}",)
 
 
 def _joules(assembled: Assembled, pipeline: Pipeline) -> float:

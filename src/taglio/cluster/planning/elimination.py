@@ -13,15 +13,12 @@ from math import prod
 
 import numpy as np
 
-# Most entries of one table.
-LARGEST_TABLE = 4e7
-
 
 class TooWide(Exception):
     """The graph needs tables that are too large: use another method."""
 
 
-def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGEST_TABLE) -> list[list[int]]:
+def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float) -> list[list[int]]:
     """Rounds of nodes in elimination order; modifies `neighbours`. Raises TooWide for a table above `limit` entries."""
     rounds: list[list[int]] = []
     remaining = set(range(len(neighbours)))
@@ -31,7 +28,7 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGE
         if free:
             free.sort(key=lambda node: (len(neighbours[node]), node))
         else:
-            free = _least_fill(neighbours, remaining, sizes)
+            free = _smallest(neighbours, remaining, sizes)
         blocked: set[int] = set()
         independent: list[int] = []
         for node in free:
@@ -52,19 +49,11 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGE
     return rounds
 
 
-def _least_fill(neighbours: list[set[int]], remaining: set[int], sizes: Sequence[int]) -> list[int]:
-    """The nodes whose elimination builds the smallest tables; ties are broken by least fill."""
+def _smallest(neighbours: list[set[int]], remaining: set[int], sizes: Sequence[int]) -> list[int]:
+    """The nodes whose elimination builds the smallest tables."""
     cost = {node: sizes[node] * prod(sizes[neighbour] for neighbour in neighbours[node]) for node in remaining}
     least = min(cost.values())
-    best = [node for node, size in cost.items() if size <= least * 1.001]
-    if len(best) > 200:
-        return best
-
-    def fill(node: int) -> int:
-        around = neighbours[node]
-        return sum(len(around - neighbours[neighbour]) - 1 for neighbour in around)
-
-    return sorted(best, key=fill)
+    return [node for node, size in cost.items() if size <= least * 1.001]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +153,7 @@ class _Eliminated:
     entries: list[_Table]
 
 
-def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: float = LARGEST_TABLE) -> Elimination:
+def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: float) -> Elimination:
     """An elimination of factors with these scopes. Every node needs a unary factor. Raises TooWide."""
     neighbours: list[set[int]] = [set() for _ in sizes]
     for scope in scopes:

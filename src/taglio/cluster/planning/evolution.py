@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from taglio.cluster.planning.path_search import Search
+from taglio.cluster.planning.path_search import PathSearch
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.replay import NEVER, Replay, Timetable
 
@@ -34,7 +34,7 @@ class Member:
 class Pool:
     """The best placements so far of all models together, by simulation: `members`, best first."""
 
-    def __init__(self, search: Search, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
+    def __init__(self, search: PathSearch, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
         """`tables` are those of the models. Tensors are sent as int8 if that saves `price` seconds per whole error
         bound used."""
         self.search = search
@@ -150,7 +150,7 @@ def _level(value: float) -> int:
 
 
 def evolve(
-    search: Search,
+    search: PathSearch,
     tables: Sequence[Timetable],
     deadline: float,
     *,
@@ -170,15 +170,11 @@ def evolve(
         yield
 
 
-def _begun(search: Search, tables: Sequence[Timetable], starts: Sequence[np.ndarray], seed: int) -> Pool:
+def _begun(search: PathSearch, tables: Sequence[Timetable], starts: Sequence[np.ndarray], seed: int) -> Pool:
     problem = search.problem
     assert search.best is not None, "give the search at least one placement"
     pool = Pool(search, tables, price=search.value, seed=seed)
-    begin = [np.array(search.best.labels), *starts]
-    for device in range(len(problem.devices)):
-        here = search.costs.label_device == device
-        # In the first form allowed there; on another device if there is none.
-        begin.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1))
+    begin = [np.array(search.best.labels), *starts, *problem.on_one_device()]
     for labels in begin[1:]:
         search.offer(search.costs.totals(labels))
     pool.add(np.unique(np.array(begin), axis=0), most=POOL)

@@ -3,7 +3,6 @@
 import numpy as np
 
 from taglio.cluster.planning.costs import Costs
-from taglio.cluster.planning.problem import surrounded
 from taglio.cluster.planning.tables import Priced
 
 # Rounds of local search.
@@ -50,17 +49,5 @@ def improve(
         total, use = costs.by_move(priced, labels)
         again = np.flatnonzero(stale[nodes])
         change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
-    total, use = costs.by_move(priced, labels)
-    for _ in range(_ROUNDS):  # no part of the priced problem: labels that their neighbours' forbid
-        forbidden = np.zeros((costs.nodes, costs.labels), dtype=bool)
-        for each in surrounded(costs.problem, labels):
-            forbidden[each.node] |= each.labels
-        moves = np.flatnonzero(forbidden[nodes].any(axis=1) & ~forbidden[nodes, to])
-        if not len(moves):
-            break
-        after = merit(total + costs.changes(priced, labels, use, nodes[moves], to[moves]))
-        moves = moves[np.argsort(after, kind="stable")]
-        _, cheapest = np.unique(nodes[moves], return_index=True)
-        labels[nodes[moves[cheapest]]] = to[moves[cheapest]]
-        total, use = costs.by_move(priced, labels)
+    total, _ = costs.by_move(priced, labels)
     return (float(total[0]) if feasible() else np.inf), labels

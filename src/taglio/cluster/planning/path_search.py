@@ -1,6 +1,5 @@
 """The best placement so far by simulation. Proposes no placement."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import inf
 
@@ -17,32 +16,39 @@ from taglio.cluster.planning.simulate import simulate
 from taglio.cluster.planning.workload import Objective
 
 
-class Search(ABC):
-    """Keeps the best placement by simulation. Limits on `latencies` do not apply to the sum of seconds."""
+class PathSearch:
+    """Keeps the placement with the best simulated latency and joules, as weighed by an objective. Limits on latency do
+    not apply to the sum of seconds."""
 
-    def __init__(self, assembled: Assembled, latencies: set[str]) -> None:
-        self.assembled, self.latencies = assembled, latencies
+    def __init__(self, assembled: Assembled, objective: Objective) -> None:
+        self.assembled, self.latency = assembled, objective.latency
         problem = self.problem = assembled.problem
         self.costs = Costs(problem)
         self.shares = request_shares(assembled.workloads)
         self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
+        # Limits that do not apply to sums, and the weights of sums in the objective that the simulated value replaces.
+        self.latencies = {resource.name for resource in problem.resources if resource.kind == LATENCY}
+        self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in problem.resources])
         # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
         self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
         self.uppers = np.array([problem.resources[i].upper for i in self.limited])
         self.best: Totals | None = None
         self.value = inf
 
-    @abstractmethod
     def worth(self, totals: Totals) -> float:
-        """The value of a simulated placement."""
+        """The value of a simulated placement: latency and joules."""
+        ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
+        besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
+        return self.latency * float(self.shares @ ends_s) + besides_latency
 
-    @abstractmethod
     def replayed(self, played: Sequence[Played]) -> np.ndarray:
         """By placement, the value of replays of all models, but for what labels alone add to it."""
+        return np.asarray(self.latency * (np.stack([replay.latency_s for replay in played], axis=1) @ self.shares))
 
-    @abstractmethod
     def besides(self) -> np.ndarray:
-        """What labels alone add to the value (node, label)."""
+        """What labels alone add to the value (node, label): the objective except for latency."""
+        unary = self.costs.sums.unary
+        return np.asarray(unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed)
 
     def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
         """The amounts that labels alone add to the value and to the limits (node, label, 1 + limits); and, for these
@@ -71,42 +77,17 @@ class Search(ABC):
             self.best, self.value = totals, value
 
 
-class PathSearch(Search):
-    """Keeps the placement with the best simulated latency and joules, as weighed by an objective."""
-
-    def __init__(self, assembled: Assembled, objective: Objective) -> None:
-        resources = assembled.problem.resources
-        super().__init__(assembled, {resource.name for resource in resources if resource.kind == LATENCY})
-        self.latency = objective.latency
-        # The weights of summed seconds in the objective: the simulated latency counts instead.
-        self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in resources])
-
-    def worth(self, totals: Totals) -> float:
-        """Cost of a simulated placement as weighed by the objective: latency and joules."""
-        ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
-        besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
-        return self.latency * float(self.shares @ ends_s) + besides_latency
-
-    def replayed(self, played: Sequence[Played]) -> np.ndarray:
-        """By placement, the weighed latency."""
-        return np.asarray(self.latency * (np.stack([replay.latency_s for replay in played], axis=1) @ self.shares))
-
-    def besides(self) -> np.ndarray:
-        """The objective except for latency (node, label)."""
-        unary = self.costs.sums.unary
-        return np.asarray(unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed)
-
-
 # What a second of a request counts beside one of the period.
 _SPARING = 3e-4
 
 
-class PeriodSearch(Search):
+class PeriodSearch(PathSearch):
     """Keeps the placement with the shortest period (busy seconds of the busiest device or link), and of those that are
-    nearly as short, one whose requests take fewer seconds."""
+    nearly as short, one whose requests take fewer seconds. Limits on latency apply to the sum of seconds."""
 
     def __init__(self, assembled: Assembled) -> None:
-        super().__init__(assembled, set())
+        super().__init__(assembled, Objective("throughput"))
+        self.latencies = set()
         cluster, devices = assembled.cluster, assembled.cluster.devices
         turns = [[cluster.turns(*{source.name, target.name}) for target in devices] for source in devices]
         # Of a second that a model's request keeps a device (on the diagonal) or a link busy, the share that counts.

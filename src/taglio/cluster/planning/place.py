@@ -23,7 +23,6 @@ from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
 from taglio.cluster.planning.problem import LATENCY, Problem, Totals
 from taglio.cluster.planning.replicas import alike, taking_turns
-from taglio.cluster.planning.resources import resources
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.solve import SolvedProblem, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
@@ -132,7 +131,7 @@ class Planner:
         to find them takes as long again."""
         assembled = assemble(self.workloads, self.cluster, self.objective)
         upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
-        uppers = dict(upper_of)
+        uppers = dict[str, float]()
         for number in range(6):
             try:
                 answer = self.under(uppers)
@@ -162,18 +161,21 @@ class Planner:
         return answer
 
     def under(self, uppers: Mapping[str, float]) -> Answer | None:
-        """The best plans found whose blocks and messages keep these limits on the resources, by name; None if there is
-        none. Raises Undecided."""
+        """The best plans found whose blocks and messages keep these limits on resources, by name, instead of the
+        problem's; None if there is none. Raises Undecided."""
         objective, cluster = self.objective, self.cluster
         assembled = assemble(self.workloads, cluster, objective)
-        limited = tuple(replace(resource, upper=uppers[resource.name]) for resource in assembled.problem.resources)
+        limited = tuple(
+            replace(resource, upper=uppers.get(resource.name, resource.upper))
+            for resource in assembled.problem.resources
+        )
         assembled = assembled.with_problem(resources=limited)
-        start = _labels(assembled, self.precisions_of) if self.precisions_of else None
-        if start is not None:
+        labels = _labels(assembled, self.precisions_of) if self.precisions_of else None
+        if labels is not None:
             forms = len(assembled.problem.forms)
-            same_form = np.array(start)[:, None] % forms == np.arange(forms)
+            same_form = np.array(labels)[:, None] % forms == np.arange(forms)
             assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
-        answer = self._by(objective, assembled, start, self.time_limit_s)
+        answer = self._by(objective, assembled)
         if answer is None:
             return None
         # The start device's fixed cost per request is part of the latency; no choice changes it.
@@ -183,17 +185,15 @@ class Planner:
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
 
-    def _by(
-        self, objective: Objective, assembled: Assembled, start: list[int] | None, time_limit_s: float
-    ) -> Answer | None:
+    def _by(self, objective: Objective, assembled: Assembled) -> Answer | None:
         """The best answer by one objective, without its plans; None if there is none. Raises Undecided."""
-        gap = self.gap
+        gap, time_limit_s = self.gap, self.time_limit_s
         if objective.kind == "throughput":
-            streams = fastest_stream(assembled, start, gap, time_limit_s)
+            streams = fastest_stream(assembled, gap, time_limit_s)
             return None if streams is None else Answer((), assembled, *streams)
         unlimited, started_s = _free(assembled), time.perf_counter()
         if not objective.simulated:
-            placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
+            placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s)
             totals = _totals(assembled.problem, placed)
             if totals is not None:
                 return Answer((), assembled, totals, totals.objective, placed.bound)
@@ -201,7 +201,7 @@ class Planner:
                 _need_proof(placed)
                 return None
             # It may keep the latency limit by its critical path even if its summed seconds do not.
-            shortest = self._by(Objective(), assembled, start, time_limit_s)
+            shortest = self._by(Objective(), assembled)
             if shortest is None:
                 return None
             bound = solve(unlimited.problem, gap=gap, time_limit_s=time_limit_s).bound
@@ -210,15 +210,15 @@ class Planner:
         # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
         # limits.
         least_s = 0.15 * time_limit_s
-        placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
+        placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s)
         totals = _totals(unlimited.problem, placed)
         if totals is None:
             _need_proof(placed)
             return None
-        begin = [totals] if start is None else [totals, evaluate(unlimited.problem, start)]
         left_s = max(least_s, time_limit_s - (time.perf_counter() - started_s))
         least = placed.bound - unlimited.problem.constant
-        answer = Answer((), unlimited, *shorten(unlimited, objective, begin, least=least, gap=gap, time_limit_s=left_s))
+        shortest_path = shorten(unlimited, objective, totals, least=least, gap=gap, time_limit_s=left_s)
+        answer = Answer((), unlimited, *shortest_path)
         latencies_s = latencies(unlimited, answer.totals)
         limits = [workload.limits.max_latency_s for workload in assembled.workloads]
         within_limits = all(
@@ -273,8 +273,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
                 case = limit.lifted(case)
         left_s = max(0.1, deadline - time.perf_counter())
         try:
-            uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
-            return Planner(*case, Objective("sum"), (), 0.5, left_s).under(uppers) is not None
+            return Planner(*case, Objective("sum"), (), 0.5, left_s).under({}) is not None
         except (BadOption, Undecided):
             return False
 

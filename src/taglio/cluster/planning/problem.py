@@ -150,8 +150,8 @@ class Problem:
     allowed: np.ndarray
     values: Values
     resources: tuple[Resource, ...]
-    noises: tuple[NoiseBound, ...] = ()
-    memory: Memory | None = None
+    noises: tuple[NoiseBound, ...]
+    memory: Memory
     implications: tuple[Implication, ...] = ()
     wire_only: bool = False
     constant: float = 0.0
@@ -168,6 +168,12 @@ class Problem:
     def split(self, label: int) -> tuple[int, int]:
         """Device and form of a label."""
         return divmod(label, len(self.forms))
+
+    def on_one_device(self) -> list[np.ndarray]:
+        """For every device, labels of all nodes: the first form that is allowed there, or anywhere if there is none."""
+        allowed = self.allowed.reshape(len(self.nodes), -1)
+        devices = np.arange(self.labels) // len(self.forms)
+        return [np.where(allowed & (devices == d), 2, allowed).argmax(axis=1) for d in range(len(self.devices))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

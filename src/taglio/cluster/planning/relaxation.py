@@ -14,7 +14,7 @@ import numpy as np
 from taglio.cluster.planning.copies import ways
 from taglio.cluster.planning.costs import BIG, Account, Costs, ramp
 from taglio.cluster.planning.cutting_planes import Plane
-from taglio.cluster.planning.elimination import LARGEST_TABLE, TooWide, schedule
+from taglio.cluster.planning.elimination import TooWide, schedule
 from taglio.cluster.planning.problem import Kind
 from taglio.cluster.planning.tables import Priced
 
@@ -146,8 +146,8 @@ class Relaxation:
         costs: Costs,
         alive: np.ndarray,
         *,
-        arity: int = 3,
-        limit: float = LARGEST_TABLE,
+        arity: int = 1,
+        limit: float = WIDEST,
         without: np.ndarray | None = None,
     ) -> None:
         """Raises TooWide if a table would have more than `limit` entries. With an arity of 1, edges may be left out
@@ -178,15 +178,8 @@ class Relaxation:
         self.elimination = schedule(sizes.tolist(), [*factors, *(scope for scope in scopes if scope)], limit)
         self._lay_out(index)
 
-    @property
-    def exact(self) -> bool:
-        """Whether the bound is the least priced cost: no value is split, and no int8 copy without readers is made
-        because making it saves time."""
-        sparing = self.costs.devices > 1 and bool((self.costs.problem.values.quantize_s < 0.0).any())
-        return bool((self.parts.share == 1.0).all()) and not sparing
-
     def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
-        """A lower bound on the priced cost of every labelling, and the labels that attain it (exactly, if `exact`);
+        """A lower bound on the priced cost of every labelling, and the labels that attain it;
         `alive` (nodes, labels) restricts the labels further."""
         own = priced.unary if alive is None else np.where(alive, priced.unary, BIG)
         factors = self.elimination.factors
@@ -303,10 +296,10 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
         most += 1
     for arity in sorted({most, 3}, reverse=True):
         try:
-            return Relaxation(costs, alive, arity=arity, limit=WIDEST)
+            return Relaxation(costs, alive, arity=arity)
         except TooWide:
             pass
-    return Relaxation(costs, alive, arity=1, limit=np.inf)
+    return Relaxation(costs, alive, limit=np.inf)
 
 
 class EdgeRelaxation:
@@ -395,14 +388,14 @@ def _cut(costs: Costs, alive: np.ndarray) -> tuple[np.ndarray, Relaxation]:
         one, other = tree[producer[edge]], tree[values.readers[edge]]
         cut[edge] = one == other and not values.strict[edge]
         tree[tree == one] = other
-    best = Relaxation(costs, alive, arity=1, without=cut)
+    best = Relaxation(costs, alive, limit=4e7, without=cut)
     waiting = [edge for edge in np.argsort(-cost).tolist() if cut[edge]]
     size = max(1, len(waiting) // 6)
     while waiting and size >= max(1, len(cut) // 100):
         tried = cut.copy()
         tried[waiting[:size]] = False
         try:
-            best = Relaxation(costs, alive, arity=1, limit=3e5, without=tried)
+            best = Relaxation(costs, alive, limit=3e5, without=tried)
             cut, waiting = tried, waiting[size:]
         except TooWide:
             size //= 2

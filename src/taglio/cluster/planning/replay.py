@@ -183,7 +183,7 @@ class Replay:
         return Played(np.maximum(run.done, run.last), run.component.T, run.copies, run.noise, busy_s)
 
     def copies(self, labels: Sequence[int], sent: np.ndarray) -> None:
-        """Write the copies that are sent under one labelling of the model's nodes to `found` (value, device)."""
+        """Write the copies that are sent under one labelling of the model's nodes to `sent` (value, device)."""
         table = self.table
         for node in range(len(table.nodes)):
             for way in (*table.reads[node], *table.answers[node]):

@@ -14,7 +14,6 @@ If the graph is too wide to eliminate, edges are relaxed and priced like limits 
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,8 +24,8 @@ from taglio.cluster.planning.costs import BIG, Account, Costs
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.improve import improve
-from taglio.cluster.planning.problem import Kind, Problem, surrounded
-from taglio.cluster.planning.relaxation import WIDEST, EdgeRelaxation, Relaxation, tightest
+from taglio.cluster.planning.problem import Problem, surrounded
+from taglio.cluster.planning.relaxation import EdgeRelaxation, Relaxation, tightest
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
@@ -43,13 +42,6 @@ class SolvedProblem:
     bound: float
     labels: tuple[int, ...]
     copies: np.ndarray
-
-    @property
-    def gap(self) -> float:
-        """(objective − bound) / |objective|, at least 0; infinite without a plan."""
-        if not self.labels or not np.isfinite(self.objective):
-            return float("inf")
-        return max(0.0, (self.objective - self.bound) / max(1e-12, abs(self.objective)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,16 +62,15 @@ def solve(
     gap: float = GAP,
     time_limit_s: float = 60.0,
     patience_s: float = 0.0,
-    incumbent: Sequence[int] | None = None,
 ) -> SolvedProblem:
     """The best plan within `gap`, or the best found after `time_limit_s`; while there is none, up to `patience_s`.
 
-    `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Nodes
-    must be in topological order and have an allowed label; only seconds may be negative.
+    The bound is valid for every plan, whatever the status. Nodes must be in topological order and have an allowed
+    label; only seconds may be negative.
     """
     begun = time.perf_counter()
     ends_s = begun + time_limit_s
-    return _BranchAndBound(problem, gap, ends_s, max(ends_s, begun + patience_s), incumbent).run()
+    return _BranchAndBound(problem, gap, ends_s, max(ends_s, begun + patience_s)).run()
 
 
 class Undecided(Exception):
@@ -93,16 +84,13 @@ class _BranchAndBound:
     than `most`. Branching looks for plans up to `aim`; of its time since `branching_s`, improving took `improving_s`.
     """
 
-    def __init__(
-        self, problem: Problem, gap: float, ends_s: float, latest_s: float, incumbent: Sequence[int] | None
-    ) -> None:
+    def __init__(self, problem: Problem, gap: float, ends_s: float, latest_s: float) -> None:
         self.problem, self.gap, self.ends_s, self.latest_s = problem, gap, ends_s, latest_s
         self.costs = Costs(problem)
         self.alive = self.costs.possible()
         self.objective, self.bound = np.inf, -np.inf
         self.labels, self.copies = np.zeros(0, dtype=np.intp), np.zeros((0, self.costs.devices), dtype=np.intp)
         self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
-        self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
         self.multipliers = np.zeros(len(self.costs.rows))
         self.aim, self.branching_s, self.improving_s = np.inf, 0.0, 0.0
 
@@ -110,10 +98,8 @@ class _BranchAndBound:
         """Run all steps and return the answer."""
         if not self.alive.any(axis=1).all():  # whatever else is chosen, such a node breaks a limit
             return SolvedProblem("infeasible", np.inf, np.inf, (), self.copies)
-        if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
-            self._offer(self.given)
         try:
-            rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
+            rough = Relaxation(self.costs, self.alive)
         except TooWide:
             self._by_edge_relaxation()
         else:
@@ -158,40 +144,29 @@ class _BranchAndBound:
             self._take(account.labels, account.copies, account.objective)
 
     def _take(self, labels: np.ndarray, copies: np.ndarray, objective: float) -> None:
-        memory = self.problem.memory
-        looked_at = bool(self.problem.implications) or (memory is not None and memory.peak)
-        if looked_at and self.costs.totals(labels, copies).broken:
+        unpriced = bool(self.problem.implications) or self.problem.memory.peak
+        if unpriced and self.costs.totals(labels, copies).broken:
             return
         if objective < min(self.objective, BIG / 10):
             self.objective, self.labels, self.copies = objective, labels, copies
 
     def _offer_simple(self) -> None:
-        """Offer everything in float on one device, or as close as allowed: a fallback if the search found no plan."""
-        allowed, seconds = self.problem.allowed, self.problem.seconds
-        floats = [form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms]
-        for device in range(self.costs.devices):
-            off = 2.0 * (np.arange(self.costs.devices) != device)[:, None] + ~np.array(floats)
-            cost = np.where(allowed, seconds / max(1e-12, float(seconds.max())) + 2.0 * off, np.inf)
-            self._offer(cost.reshape(len(allowed), -1).argmin(axis=1))
+        """Offer the plans on one device."""
+        for labels in self.problem.on_one_device():
+            self._offer(labels)
 
     def _by_prices(self, rough: Relaxation) -> None:
         """Find bound and plans by prices."""
         everything = self.alive
-        self._price(rough, 1.0 if rough.exact else 3.0)
+        self._price(rough, 3.0)
         for slack in _SLACKS:
-            # A given plan beyond this slack but near: the labels that it needs are kept right away.
-            above = self.objective * (1.0 - self.gap) - self.bound
-            if self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound):
-                continue
             if self._over():
                 return
             threshold = min(self.bound + slack * abs(self.bound), self.objective)
             rough.run(self.costs.price(self.multipliers))
             self._drop(rough.marginals(), threshold)
-            relaxation = rough
-            if not rough.exact:
-                relaxation = tightest(self.costs, self.alive)
-                self._price(relaxation, 0.15)
+            relaxation = tightest(self.costs, self.alive)
+            self._price(relaxation, 0.15)
             if not self._over() and (self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]):
                 self._find(relaxation)
             # The labels kept contain a plan cheaper than the threshold, and hence every better one.
@@ -306,7 +281,6 @@ class _BranchAndBound:
             calls=15,
             reach=0.03,
             stop=lambda bound: bound >= self._cutoff() or time.perf_counter() > self.deadline,
-            goal=self._cutoff,
         )
         if found.bound >= self._cutoff():
             return []
@@ -319,7 +293,7 @@ class _BranchAndBound:
         counts = kept.sum(axis=1)
         if not counts.all() or ((counts == 1).all() and self._close(kept.argmax(axis=1))):
             return []
-        node, sides = _where(costs, kept, pool, found.shares)
+        node, sides = _where(costs, kept, pool)
         return [Half(found.bound, kept, found.multipliers, node, sides)]
 
     def _show(self, account: Account, multipliers: np.ndarray, marginals: np.ndarray) -> None:
@@ -344,14 +318,12 @@ class _BranchAndBound:
         return bound >= self._cutoff()
 
 
-def _where(
-    costs: Costs, alive: np.ndarray, pool: list[Account], shares: np.ndarray
-) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+def _where(costs: Costs, alive: np.ndarray, pool: list[Account]) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """The most expensive node on whose device, or else label, the answers disagree most; −1 if none is open."""
     rows, every = np.arange(costs.nodes), np.arange(costs.labels)
     fractions = np.zeros((costs.nodes, costs.labels))
-    for share, account in zip(shares, pool, strict=False):
-        fractions[rows, account.labels] += share
+    for account in pool:
+        fractions[rows, account.labels] += 1.0 / len(pool)
     fractions[~alive] = 0.0
     by_device = fractions.reshape(costs.nodes, costs.devices, costs.forms).sum(axis=2)
     work = costs.problem.seconds.max(axis=(1, 2))

@@ -47,8 +47,7 @@ def limit_rows(problem: Problem) -> tuple[LimitRow, ...]:
     rows = []
     limits = [(resource.name, resource.upper) for resource in problem.resources]
     limits += [(bound.name, bound.upper) for bound in problem.noises]
-    if problem.memory is not None:
-        limits += [(f"memory of {problem.devices[d]}", float(c)) for d, c in enumerate(problem.memory.capacity)]
+    limits += [(f"memory of {problem.devices[d]}", float(c)) for d, c in enumerate(problem.memory.capacity)]
     for index, (name, upper) in enumerate(limits):
         if np.isfinite(upper):
             unit = upper if upper > 0.0 else 1.0
@@ -58,7 +57,7 @@ def limit_rows(problem: Problem) -> tuple[LimitRow, ...]:
 
 def tables(problem: Problem) -> Tables:
     """Tables of every sum: the objective, resources, noises, weights by device."""
-    values, devices, memory = problem.values, len(problem.devices), problem.memory
+    values, devices = problem.values, len(problem.devices)
     resources, noises, apart = problem.resources, problem.noises, 1.0 - np.eye(devices)
     noise = slice(1 + len(resources), 1 + len(resources) + len(noises))
     models = np.array([resource.models for resource in resources]).reshape(len(resources), -1)
@@ -83,8 +82,7 @@ def tables(problem: Problem) -> Tables:
         unary[..., noise] = np.stack([bound.own for bound in noises], axis=-1)[:, None]
         edge[:, noise] = np.stack([bound.edge for bound in noises], axis=-1)
         wire[:, noise] = np.stack([bound.wire for bound in noises], axis=-1)
-    if memory is not None:
-        unary[..., noise.stop :] = memory.weights[:, None, :, None] * np.eye(devices)[:, None]
+    unary[..., noise.stop :] = problem.memory.weights[:, None, :, None] * np.eye(devices)[:, None]
     return Tables(
         unary.reshape(len(problem.nodes), problem.labels, -1),
         sent(values.float_bytes),

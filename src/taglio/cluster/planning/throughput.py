@@ -11,7 +11,6 @@ Plans are compared by their busy time with all overhead of their components.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 
@@ -25,7 +24,7 @@ from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_search import PeriodSearch
 from taglio.cluster.planning.problem import Totals
-from taglio.cluster.planning.relaxation import WIDEST, Relaxation
+from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.replay import Timetable
 from taglio.cluster.planning.resources import busy_times, request_shares
 from taglio.cluster.planning.solve import Undecided, solve
@@ -36,23 +35,14 @@ _FIRST, _BOUND, _RAISING = 0.1, 0.15, 0.2
 _ANSWERS = 16
 
 
-def fastest_stream(
-    assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float
-) -> tuple[Totals, float, float] | None:
+def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tuple[Totals, float, float] | None:
     """A placement, its period (`period_s`) and a lower bound on any. None if no placement keeps the limits. Raises
     Undecided."""
     deadline, search = time.perf_counter() + time_limit_s, PeriodSearch(assembled)
-    placed = solve(
-        assembled.problem,
-        gap=10 * gap,
-        time_limit_s=_FIRST * time_limit_s,
-        patience_s=time_limit_s,
-        incumbent=start,
-    )
+    first_s = _FIRST * time_limit_s
+    placed = solve(assembled.problem, gap=10 * gap, time_limit_s=first_s, patience_s=time_limit_s)
     if placed.status == "infeasible":
         return None
-    if start is not None:
-        search.offer(search.costs.totals(start))
     if placed.labels:
         search.offer(search.costs.totals(placed.labels, placed.copies))
     if search.best is None:
@@ -114,7 +104,7 @@ def _core(assembled: Assembled, aim: float, gap: float, deadline: float) -> _Cor
     if not alive.any(axis=1).all():
         return _Core(costs, inf)
     try:
-        relaxation = Relaxation(costs, alive, arity=1, limit=WIDEST)
+        relaxation = Relaxation(costs, alive)
     except TooWide:
         return _Core(costs, 0.0)
 
