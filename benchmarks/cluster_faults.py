@@ -18,15 +18,17 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cluster as study
 from cases import CACHE, end_once, markdown, write
+from taglio.cluster.devices import Cluster
 from taglio.cluster.emulate import quota
 from taglio.cluster.emulate.emulation import Emulation, start_device, start_devices
 
-BOTH = "link {0}->{1} {2}; link {1}->{0} {2}"
+LINK = ("gateway", "server")
 THREE = study.Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("server", 1.0)), 0.05)
 
 
@@ -49,19 +51,38 @@ def kill_head(emulation: Emulation) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def changed(emulation: Emulation, text: str, seconds: float) -> None:
-    emulation.change(text)
+def cut(emulation: Emulation) -> None:
+    links = tuple(link for link in emulation.cluster.links if {link.source, link.target} != {*LINK})
+    changed(emulation, replace(emulation.cluster, links=links), 5.0)
+
+
+def slow_link(emulation: Emulation) -> None:
+    now = emulation.cluster
+    for ends in (LINK, LINK[::-1]):
+        link = now.link(*ends)
+        assert link is not None
+        now = now.with_link(replace(link, bandwidth_bytes_per_s=0.1 * link.bandwidth_bytes_per_s))
+    changed(emulation, now, 15.0)
+
+
+def slow_device(emulation: Emulation) -> None:
+    cpus = emulation.cluster.device("gateway").cpus
+    changed(emulation, emulation.cluster.with_device("gateway", cpus=0.1 * cpus), 15.0)
+
+
+def changed(emulation: Emulation, now: Cluster, seconds: float) -> None:
+    emulation.become(now)
     time.sleep(seconds)
-    emulation.change("")
+    emulation.become(emulation.cluster)
 
 
 FAULTS: dict[str, Callable[[Emulation], None]] = {
     "none": lambda _: None,
     "kill-gateway": lambda emulation: kill(emulation, "gateway"),
     "kill-server": lambda emulation: kill(emulation, "server"),
-    "cut": lambda emulation: changed(emulation, BOTH.format("gateway", "server", "cut"), 5.0),
-    "slow-link": lambda emulation: changed(emulation, BOTH.format("gateway", "server", "bandwidth x0.1"), 15.0),
-    "slow-device": lambda emulation: changed(emulation, "device gateway x10", 15.0),
+    "cut": cut,
+    "slow-link": slow_link,
+    "slow-device": slow_device,
     "kill-head": kill_head,
 }
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 import msgspec
 
 from taglio.cluster import file as cluster_file
-from taglio.cluster.changes import changed
 from taglio.cluster.devices import EMULATION, Cluster, nearest
 from taglio.cluster.emulate import line, namespaces, quota, record
 from taglio.cluster.emulate.namespaces import TUN, CannotEmulate
@@ -76,31 +75,19 @@ class RunningEmulation:
         words.append(str(self.record.group / device))
         return subprocess.Popen([*words, *command], env={**(environment or os.environ), **variables}, **options)
 
-    def change(self, text: str) -> None:
-        """Change it to the cluster file with the changes of `text` (cluster.changes.HOW; several separated by ";";
-        empty: the file itself). "link A->B bandwidth x0.1" and "link A->B cut" affect one direction; "device A x10"
-        makes A ten times slower through its quota; "without A" cuts its links. Raises BadOption."""
-        base = self._base()
-        self.become(changed(base, text) if text.strip() else base)
-
     def become(self, now: Cluster) -> None:
         """Change links and quotas to those of `now`, such as those of another file. Links that the emulation was
-        not started with are not added, and packets keep their routes; links missing from `now` are cut."""
-        base = self._base()
+        not started with are not added, and packets keep their routes; links missing from `now` are cut. Raises
+        BadOption for a device that the emulation lacks."""
+        base = cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
+        for device in now.devices:
+            base.device(device.name)
         kept = {(way.source, way.target): way for way in ways(now, base)}
         self._order(
             tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
         )
-        for before in base.devices:
-            after = next((device for device in now.devices if device.name == before.name), before)
-            slower = after.scale_factor / before.scale_factor
-            cpus = after.cpus
-            if slower != 1.0:
-                cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
-            quota.limit(self.record.group / before.name, cpus)
-
-    def _base(self) -> Cluster:
-        return cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
+        for device in now.devices:
+            quota.limit(self.record.group / device.name, device.cpus)
 
     def _order(self, links: line.Order) -> None:
         """Send new link settings, and wait until they apply. Raises CannotEmulate if the process has died."""
