@@ -3,8 +3,7 @@
 The devices and links of cluster.py (100 Mbit/s, 5 ms), one plan over all three devices, one request after another,
 every answer held against the same components in one process (a wrong one ends the run with an error). While they run:
 each device but the start device is killed with signal 9, all its processes, and started again ten seconds later; a
-link is cut for five seconds; a link carries a tenth for fifteen; a device has a tenth of its processor for fifteen;
-the head's own process is killed.
+link is cut for five seconds; a link carries a tenth for fifteen; a device has a tenth of its processor for fifteen.
 
     python benchmarks/cluster_faults.py [--case ultraface-rfb-320] [--runs 800] [--faults kill-server,cut]
 """
@@ -43,14 +42,6 @@ def kill(emulation: Emulation, device: str) -> None:
     start_device(emulation, device).wait()
 
 
-def kill_head(emulation: Emulation) -> None:
-    """The process that keeps the cluster's members; it is not started again by anybody but the engine."""
-    for pid in quota.processes(emulation.record.group / emulation.cluster.start):
-        with suppress(OSError):
-            if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-
-
 def cut(emulation: Emulation) -> None:
     links = tuple(link for link in emulation.cluster.links if {link.source, link.target} != {*LINK})
     changed(emulation, replace(emulation.cluster, links=links), 5.0)
@@ -83,7 +74,6 @@ FAULTS: dict[str, Callable[[Emulation], None]] = {
     "cut": cut,
     "slow-link": slow_link,
     "slow-device": slow_device,
-    "kill-head": kill_head,
 }
 
 

@@ -55,12 +55,8 @@ def start(device: LocalDevice, progress: Progress | None = None) -> None:
     lock.refuse_shared(Path(device.token), Path(device.tls) if device.tls else None)
     folder = local.prepare(name)
     environment |= {DEVICE: name, THREADS: str(device.threads), STORE: str(folder / "components")}
-    # A head that was killed restores its state, so that programs that use the cluster continue.
-    if not (device.head and (folder / local.MEMORY).exists()):
-        for session in folder.glob("session_*"):  # from an earlier start
-            shutil.rmtree(session, ignore_errors=True)
-    if device.head:
-        environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
+    for session in folder.glob("session_*"):  # from an earlier start
+        shutil.rmtree(session, ignore_errors=True)
     command = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder), *_command(device, folder)]
     (folder / local.LOG).unlink(missing_ok=True)
     process = subprocess.Popen(

@@ -32,8 +32,8 @@ class Links:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._losses = Counter[Pair]()
-        # A task per lost link, on one of its ends, that returns when the link has held; `joined` of when it began.
-        self._holding: dict[Pair, tuple[int, Any]] = {}
+        # A task per lost link, on one of its ends, that returns when the link has held.
+        self._holding: dict[Pair, Any] = {}
 
     def look(self, cluster: Cluster, names: Collection[str], hosts: Mapping[str, Any]) -> set[str]:
         """Try the links between the devices `names`, from this process and from `hosts`, actors by device. Returns the
@@ -59,10 +59,8 @@ class Links:
 
     def lost(self) -> frozenset[Pair]:
         """The links that must not be used: those that were lost and have not held since."""
-        for pair, (joined, task) in list(self._holding.items()):
-            if joined != self._connection.joined:
-                self._watch(pair)
-            elif ray().wait([task], timeout=0)[0]:
+        for pair, task in list(self._holding.items()):
+            if ray().wait([task], timeout=0)[0]:
                 del self._holding[pair]
                 try:
                     ray().get(task)
@@ -72,7 +70,7 @@ class Links:
 
     def close(self) -> None:
         """Watch no link any more."""
-        for _, task in self._holding.values():
+        for task in self._holding.values():
             with suppress(Exception):
                 ray().cancel(task, force=True)
 
@@ -86,7 +84,7 @@ class Links:
         """Start to watch a lost link, from this device if it is an end: the other may be out of reach."""
         one, other = sorted(pair, key=lambda name: (name != self._connection.here.name, name))
         hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), 16)
-        self._holding[pair] = self._connection.joined, _task(held_for, one, other, hold_s)
+        self._holding[pair] = _task(held_for, one, other, hold_s)
 
     def _answers(self, calls: Mapping[str, Any], patience_s: float) -> dict[str, dict[str, bool]]:
         """What devices answer within `patience_s`; dead ones are not waited for."""

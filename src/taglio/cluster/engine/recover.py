@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.engine.connect import Connection, HeadLost
+from taglio.cluster.engine.connect import Connection
 from taglio.cluster.engine.deploy import deploy
 from taglio.cluster.engine.links import Links, Pair, without
 from taglio.cluster.engine.pipeline import RequestPipeline
@@ -43,7 +43,6 @@ class Recovery:
         self._connection, self._folder, self._lanes = connection, folder, lanes
         self._first = self.running = first
         self._pipeline: RequestPipeline | None = None
-        self._joined = 0
         self.switches: list[Switch] = []
         self._links = Links(connection)
         # What was there when no plan was possible, until when that stands, and the reason.
@@ -62,13 +61,10 @@ class Recovery:
         if there are none, or no plan keeps the limits; until something changes, the same again for ten seconds without
         another look."""
         self._drop_prepared()  # it was made for a cluster that no longer exists
-        self._connection.renew()
         if self._refused is not None and self._refused[0] == self._there() and time.monotonic() < self._refused[1]:
             raise self._refused[2]
         try:
             return self._recovered(reason)
-        except HeadLost:  # it has been waited for
-            raise
         except BadDevice as error:
             self._refused = self._there(), time.monotonic() + 10.0, error
             raise
@@ -77,8 +73,8 @@ class Recovery:
         cluster = self._first.cluster
         gone, lost = set[str](), frozenset[Pair]()
         for attempt in range(len(cluster.devices) + 1):
-            alive, same = self._connection.alive(), self._joined == self._connection.joined
-            hosts = self._pipeline.deployment.actors if self._pipeline is not None and same and not attempt else {}
+            alive = self._connection.alive()
+            hosts = self._pipeline.deployment.actors if self._pipeline is not None and not attempt else {}
             before, here = (gone, lost), self._connection.here.name
             gone = self._links.look(cluster, self._devices(self.running), hosts)
             lost = self._links.lost()
@@ -95,8 +91,6 @@ class Recovery:
                 return self._use(remaining, self._deployed(remaining))
             except (Infeasible, BadOption) as error:
                 raise BadDevice(_no_plan(gone, lost, without(cluster, gone, lost), error)) from None
-            except HeadLost:  # it has been waited for
-                raise
             except BadDevice as error:  # more was lost meanwhile
                 reason = str(error)
         raise BadDevice(f"no device is left: {reason}")
@@ -163,7 +157,6 @@ class Recovery:
 
     def _use(self, planned: Planned, pipeline: RequestPipeline) -> RequestPipeline:
         self.running, self._pipeline = planned, pipeline
-        self._joined = self._connection.joined
         return pipeline
 
     def _deployed(self, planned: Planned) -> RequestPipeline:
@@ -186,7 +179,11 @@ class Recovery:
 
     def _whole(self, planned: Planned) -> bool:
         """Whether a plan's devices are alive and within reach, and its links not lost."""
-        alive, here, names = self._connection.alive(), self._connection.here.name, self._devices(planned)
+        try:
+            alive = self._connection.alive()
+        except BadDevice:
+            return False
+        here, names = self._connection.here.name, self._devices(planned)
         used = self._pairs(planned) | {Pair((here, name)) for name in names}
         return all(alive.get(name) for name in names) and not used & self._links.lost()
 
