@@ -7,21 +7,22 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from taglio import artifact
 from taglio.cluster.engine import local
-from taglio.cluster.engine.device import LOOPBACK, split
+from taglio.cluster.engine.device import LOOPBACK, RESOURCE, split
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
-from taglio.cluster.engine.members import RESOURCE, Address, addresses, devices
 from taglio.cluster.engine.resident import DeviceFacts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory
 
+# Host and port.
+Address = tuple[str, int]
 _PATIENCE_S = 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ class Connection:
     here: LocalDevice
 
     def alive(self) -> dict[str, bool]:
-        """Whether each device known to the cluster is alive. Raises ConnectionLost."""
-        return devices(self._nodes())
+        """Whether each device known to the cluster is alive; one that returned is. Raises ConnectionLost."""
+        nodes = [(name, node["Alive"]) for node in self._nodes() for name in _devices(node)]
+        return {name: (name, True) in nodes for name, _ in nodes}
 
     def addresses(self) -> dict[str, Address]:
         """Where the engine of each living device listens. Raises ConnectionLost."""
@@ -122,6 +124,22 @@ def _own_sigterm() -> Iterator[None]:
         if main and before is not None:  # None: it was not set from Python
             signal.signal(signal.SIGTERM, before)
         kernel.sigaction(signal.SIGTERM, action, None)
+
+
+def addresses(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Address]:
+    """Where the engine of each living device among Ray's nodes listens."""
+    return {
+        name: (node["NodeManagerAddress"], node["NodeManagerPort"])
+        for node in nodes
+        if node["Alive"]
+        for name in _devices(node)
+    }
+
+
+def _devices(node: Mapping[str, Any]) -> list[str]:
+    """The device that one of Ray's nodes is, if any."""
+    resources = node.get("Resources", {})
+    return [name.removeprefix(RESOURCE) for name in resources if name.startswith(RESOURCE)]
 
 
 def refuse_lost_head(here: LocalDevice) -> None:

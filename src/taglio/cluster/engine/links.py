@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.engine.connect import Connection, on
+from taglio.cluster.engine.connect import Address, Connection, addresses, on
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.members import Address, addresses
 
 # The two ends, in either order.
 Pair = frozenset[str]
