@@ -141,7 +141,7 @@ def test_requests_take_what_the_links_take(made: Emulation, out: Path) -> None:
     made.become(made.cluster)
     assert (ran["requests"], ran["identical"]) == (10, 10)
     assert ran["latency"]["median_s"] >= 0.060
-    assert {each["device"] for each in ran["loaded"]} >= {"gateway", "server"}
+    assert {each["device"] for each in ran["components"]} >= {"gateway", "server"}
     for each in ran["crossings"]:  # clocks are read over the same links, so a share may go to the other direction
         if each["source"] != each["target"]:
             assert each["measured"]["median_s"] >= 0.020 - each["uncertain_s"]

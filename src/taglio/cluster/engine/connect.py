@@ -1,7 +1,6 @@
 """Connect to a running cluster from one of its devices. Starts no device and sends no tensor."""
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -88,19 +87,22 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     keep_memory()
     # Ray would print pages of node reports on standard output, where a command's result goes.
     library._private.worker.print_to_stdstream = _log  # noqa: SLF001
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        with _own_sigterm():
-            library.init(
-                address=here.address,
-                namespace="taglio",
-                log_to_driver=False,
-                logging_level="critical",
-                _temp_dir=str(here.folder),
-            )
+        library.init(
+            address=here.address,
+            namespace="taglio",
+            log_to_driver=False,
+            logging_level="critical",
+            _temp_dir=str(here.folder),
+        )
     except Exception as error:
         raise BadDevice(
             f"the cluster at {here.address} cannot be reached through {here.name}: {one_line(error, 200)}"
         ) from None
+    # Ray handles SIGTERM by exiting with 15 without a word, and in the kernel by printing its stack.
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
     try:
         yield Connection(here)
     except (KeyboardInterrupt, ConnectionLost):
@@ -109,21 +111,6 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
         library.shutdown()
         raise
     library.shutdown()
-
-
-@contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM: Ray has one in Python, which exits with 15 without a word, and one in the
-    kernel, which prints its stack."""
-    before, main = signal.getsignal(signal.SIGTERM), threading.current_thread() is threading.main_thread()
-    kernel, action = ctypes.CDLL(None), ctypes.create_string_buffer(256)  # longer than any struct sigaction
-    kernel.sigaction(signal.SIGTERM, None, action)
-    try:
-        yield
-    finally:
-        if main and before is not None:  # None: it was not set from Python
-            signal.signal(signal.SIGTERM, before)
-        kernel.sigaction(signal.SIGTERM, action, None)
 
 
 def addresses(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Address]:

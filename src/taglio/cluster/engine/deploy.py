@@ -1,7 +1,6 @@
 """Send components to their devices and open them there. Runs no request.
 
-Each device gets only the files that it lacks, by content hash, opens those of its components by their hashes, and
-reports what it opened.
+Each device gets only the files that it lacks, by content hash, and opens those of its components by their hashes.
 """
 
 import time
@@ -14,7 +13,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, ComponentJob, Host, Loaded
+from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, ComponentJob, Host
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.resident import CHUNK_BYTES, DeviceFacts, clock_name
@@ -38,7 +37,7 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deployment:
-    """Components that are ready to run: the hosts by device, what each opened, and the bytes sent.
+    """Components that are ready to run: the hosts by device, and the bytes sent.
 
     `actors` are the hosts in other processes; `here` is the host in this process, if this is the start device.
     `places` are the devices that take turns, by the device whose components they run.
@@ -48,7 +47,6 @@ class Deployment:
     wiring: Wiring
     actors: Mapping[str, Any]
     here: Host | None
-    loaded: tuple[Loaded, ...]
     clocks: Mapping[str, ClockOffset]
     sent_bytes: int
     places: Mapping[str, tuple[str, ...]]
@@ -109,7 +107,7 @@ def open_components(
     hosts: dict[str, Any] = {name: Calls(actor) for name, actor in actors.items()}
     if here is not None and here.device in stands_for:
         hosts[here.device] = here
-    clocks, sent_bytes, loaded, opening = {}, 0, [], {}
+    clocks, sent_bytes, opening = {}, 0, {}
     with ThreadPoolExecutor(len(hosts)) as pool:
         for name, host in hosts.items():
             pieces = [piece for piece in manifest.pieces if piece.device == stands_for[name]]
@@ -130,10 +128,10 @@ def open_components(
             opening[name] = pool.submit(host.load, jobs, cluster.device(name).threads, peers)
         for name, answer in opening.items():
             try:
-                loaded += answer.result()
+                answer.result()
             except Exception as error:
                 raise refusal(name, error) from None
-    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent_bytes, places)
+    return Deployment(manifest, wiring, actors, here, clocks, sent_bytes, places)
 
 
 def refuse_unfit(device: Device, runtime: str, facts: DeviceFacts) -> None:

@@ -36,15 +36,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A component that a device has opened: the hash is of the bytes that its session was created from."""
-
-    device: str
-    component: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class ComponentJob:
     """A component for a device: the messages that it reads (by index), those that it sends, and the states it keeps."""
 
@@ -134,13 +125,12 @@ class Host(Resident):
         session, piece = self._sessions[component], self._jobs[component].piece
         return fmean(run_for(least_s, component, session, repeat([_zeros(piece)])))
 
-    def load(self, jobs: list[ComponentJob], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
+    def load(self, jobs: list[ComponentJob], threads: int, peers: dict[str, list[Any]]) -> None:
         """Open the components of `jobs`, each in its runtime, and run each once on zeros if it can; `peers` are the
         hosts that messages are sent to, by device; several take turns, as this one may for the device that `jobs` name.
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
-        loaded = []
         for job in jobs:
             piece = job.piece
             session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
@@ -148,10 +138,8 @@ class Host(Resident):
                 session.run([port.name for port in piece.outputs], _zeros(piece))
             self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
-            loaded.append(Loaded(self.device, piece.name, piece.sha256))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
-        return loaded
 
     def take(self, parcel: Parcel) -> None:
         """Receive a message: run the components that waited only for it, and those that wait for their outputs."""

@@ -156,7 +156,6 @@ def answer_requests(
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
             components=run.components(),
             crossings=run.crossings(),
-            loaded=run.deployment.loaded,
             sent_bytes=run.deployment.sent_bytes,
             distance=run.distance,
             identical=run.identical,
