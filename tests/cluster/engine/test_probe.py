@@ -34,21 +34,19 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
     real = cluster.with_link(Link("camera", "server", 12.5e6, 5e-3, gap_s=1e-3))
     real = real.with_link(Link("server", "camera", 2.5e6, 5e-3)).with_link(Link("server", "third", 1e6, 2e-3))
     real = real.with_link(Link("third", "server", 1e6, 2e-3))
-    # Processor seconds of a request, and how much of the device was free just then.
-    uses = {
-        "alone": {"camera": (0.001, 0.5)},
-        "camera-server-few": {"camera": (0.004, 0.5), "server": (0.003, 1.0)},
-        "camera-server-more": {"camera": (0.006, 0.5), "server": (0.005, 1.0)},
-        "camera-server-there": {"camera": (0.005, 0.9), "server": (0.006, 1.0)},
-        "camera-server-back": {"camera": (0.007, 0.9), "server": (0.004, 0.4)},
+    busy_s = {
+        "alone": {"camera": 0.001},
+        "camera-server-few": {"camera": 0.004, "server": 0.003},
+        "camera-server-more": {"camera": 0.006, "server": 0.005},
+        "camera-server-there": {"camera": 0.005, "server": 0.006},
+        "camera-server-back": {"camera": 0.007, "server": 0.004},
     }
 
     def seen(_: object, __: object, folder: Path, parts: list[Any], *___: object) -> probe._Seen:
         a, b = parts[0].device, parts[1].device if len(parts) > 1 else ""
         there = [1_000_000 if folder.name.endswith("there") else 0] * (3 if folder.name.endswith("more") else 1)
         back = 1_000_000 if folder.name.endswith("back") else 0
-        used = {name: probe._Use(*use) for name, use in uses.get(folder.name, {}).items()}
-        return probe._Seen(answers(real, a, b, there, back) if b else [], used)
+        return probe._Seen(answers(real, a, b, there, back) if b else [], busy_s.get(folder.name, {}))
 
     monkeypatch.setattr(probe, "_request_s", lambda *_: 0.0001)
     monkeypatch.setattr(probe, "_seen", seen)
@@ -67,12 +65,11 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
         "server": (0.002, 0.001, 0.001 / 1e6, 0.003 / 1e6),
         "camera": (0.001, 0.002, 0.001 / 1e6, 0.003 / 1e6),
     }
-    share = {"server": 1.0, "camera": 0.7}
     assert probes.handling.keys() == expected.keys()
     for name, seconds in expected.items():
         cost = probes.handling[name]
         of = (cost.send_s, cost.receive_s, cost.send_byte_s, cost.receive_byte_s)
-        assert of == pytest.approx([taken_s / share[name] for taken_s in seconds])
+        assert of == pytest.approx(seconds)
     assert (probes.handling["camera"].request_s, probes.handling["server"].request_s) == (0.0001, 0.0)
 
 

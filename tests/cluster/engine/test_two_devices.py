@@ -29,7 +29,7 @@ pytestmark = [needs_ray, pytest.mark.whole]
 # A probe in a hurry.
 PROBE_S = {
     f"cluster.engine.probe.{name}": seconds
-    for name, seconds in (("_SINGLE_S", 0.5), ("_LEAST_S", 0.7), ("_SHARE_S", 0.3), ("_TURN_S", 0.1))
+    for name, seconds in (("_SINGLE_S", 0.5), ("_LEAST_S", 0.7), ("_IDLE_S", 0.3), ("_TURN_S", 0.1))
 }
 
 

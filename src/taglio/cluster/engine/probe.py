@@ -35,14 +35,15 @@ from taglio.cluster.engine.deploy import Deployment, open_components
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
 from taglio.components.build import write
 from taglio.components.cut import Component
+from taglio.cores import quota
 from taglio.errors import BadDevice
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 
 # Seconds for requests one after another, at most; for requests in flight, at least; of a turn of requests or of runs
-# without requests; and for finding out what share of a processor a device has.
-_SINGLE_S, _LEAST_S, _TURN_S, _SHARE_S = 2.0, 2.0, 0.3, 0.5
+# without requests; and without either.
+_SINGLE_S, _LEAST_S, _TURN_S, _IDLE_S = 2.0, 2.0, 0.3, 0.5
 # Extra messages sent at once.
 _MORE = 2
 # Numbers of a tensor of "few bytes".
@@ -66,19 +67,12 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
-    """Use of a device by a request: processor seconds, and the processor seconds that the device has per second."""
-
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Seen:
-    """A pipeline's answers to requests one after another, and each device's use per request with many in flight."""
+    """A pipeline's answers to requests one after another, and with many in flight the seconds that each device is busy
+    per request."""
 
     answers: Sequence[AnsweredRequest]
-    uses: Mapping[str, _Use]
+    busy_s: Mapping[str, float]
 
     def trips_s(self, source: str, target: str) -> list[float]:
         """Seconds from the sending of a message to `target` to the end of the last component on `source`."""
@@ -113,10 +107,10 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     connection.need(names)
     given = {(link.source, link.target): link for link in cluster.links}
     pairs = [(a, b) for a, b in combinations(names, 2) if {(a, b), (b, a)} & given.keys()]
-    links, costs, ours, shares = list[Link](), dict[str, Handling](), list[tuple[float, ...]](), list[float]()
+    links, costs, ours = list[Link](), dict[str, Handling](), list[tuple[float, ...]]()
     with scratch() as folder:
         request_s = _request_s(connection, cluster, folder / "working")
-        alone = _seen(connection, cluster, folder / "alone", _parts(start)).uses[start].seconds if pairs else 0.0
+        alone_s = _seen(connection, cluster, folder / "alone", _parts(start)).busy_s[start] if pairs else 0.0
         for a, b in reported(pairs, "probing", progress):
             there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
             ways = {
@@ -135,29 +129,25 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                 if ends in given:
                     links.append(fitted(given[ends], trips_s["few"], trips_s[way], count_bytes, gap_s))
             if a == start and {(a, b), (b, a)} <= given.keys():
-                uses = {way: by_way.uses for way, by_way in seen.items()}
-                mine, costs[b] = _costs(uses, (a, b), (there, back), alone)
+                busy_s = {way: by_way.busy_s for way, by_way in seen.items()}
+                mine, costs[b] = _costs(busy_s, (a, b), (there, back), alone_s)
                 ours.append(mine)
-                shares += [by_device[start].share for by_device in uses.values()]
-    of_start = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
+    of_start = np.median(ours, axis=0) if ours else np.zeros(4)
     costs[start] = replace(_bounded(of_start), request_s=request_s)
     return Probes(tuple(links), costs)
 
 
 def _costs(
-    uses: Mapping[str, Mapping[str, _Use]], ends: tuple[str, str], sizes: tuple[int, int], alone_s: float
+    busy_s: Mapping[str, Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int], alone_s: float
 ) -> tuple[tuple[float, ...], Handling]:
-    """Processor seconds of the first of the two devices: per message sent and received, per byte sent and received; and
-    the costs of the other device, stretched by its share. `sizes` are the many bytes there and back."""
+    """Seconds of the first of the two devices: per message sent and received, per byte sent and received; and the costs
+    of the other device. `sizes` are the many bytes there and back."""
     (a, b), (there, back) = ends, sizes
-    few, more, far, near = (
-        {at: use.seconds for at, use in uses[way].items()} for way in ("few", "more", "there", "back")
-    )
+    few, more, far, near = (busy_s[way] for way in ("few", "more", "there", "back"))
     sent, received = ((more[device] - few[device]) / _MORE for device in (a, b))
     leaving, arriving = ((far[device] - few[device]) / there for device in (a, b))
     returned, restored = ((near[device] - few[device]) / back for device in (b, a))
-    share = np.median([by_device[b].share for by_device in uses.values()])
-    other = _bounded(np.array([few[b] - received, received, returned, arriving]) / share)
+    other = _bounded(np.array([few[b] - received, received, returned, arriving]))
     return (sent, few[a] - alone_s - sent, leaving, restored), other
 
 
@@ -182,23 +172,21 @@ def _many(link: Link | None) -> int:
 def _seen(
     connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = 50
 ) -> _Seen:
-    """Answers to requests one after another, and uses with as many requests in flight as fit."""
+    """Answers to requests one after another, and busy seconds with as many requests in flight as fit."""
     deployment, pipeline = _opened(connection, cluster, folder, parts)
     try:
         hosts = deployment.hosts()
-        spare = {name: host.call(_share, _SHARE_S) for name, host in hosts.items()}
+        shares = {name: min(1.0, host.call(quota).share) for name, host in hosts.items()}
         _stream(pipeline, fewest, 0.0)
         single = _single(pipeline)
-        _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
+        _, idle = _used(hosts, lambda: time.sleep(_IDLE_S))
         answers: list[AnsweredRequest] = []
         took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, _LEAST_S)))
     finally:
         pipeline.close()
-    # Idle work of a device is subtracted: with long transfers it would be most of the total.
-    request_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
-    # A device that used most of its quota was limited only by the quota.
-    shares = {name: had[name] if had[name] > 0.8 * spare[name] else spare[name] for name in hosts}
-    return _Seen(single, {name: _Use(request_s[name], shares[name]) for name in hosts})
+    # Idle work of a device is subtracted: with long transfers it would be most of the total. A quota stretches work.
+    used_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
+    return _Seen(single, {name: used_s[name] / shares[name] for name in hosts})
 
 
 def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
@@ -223,14 +211,6 @@ def _each_s(pipeline: RequestPipeline, least_s: float) -> float:
         pipeline.wait(pipeline.send(_feed()), patience_s=60.0)
         took_s, count = time.monotonic() - begun, count + 1
     return took_s / count
-
-
-def _share(least_s: float) -> float:
-    """Share of a processor that a busy loop gets here: 0.5 under a quota of half a core."""
-    start, before = time.monotonic(), time.process_time()
-    while time.monotonic() - start < least_s:
-        pass
-    return (time.process_time() - before) / (time.monotonic() - start)
 
 
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
