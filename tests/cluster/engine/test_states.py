@@ -1,6 +1,5 @@
 """States of sessions on a device, and what happens to them when it is lost."""
 
-import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,11 +7,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from taglio.cluster.engine import serve
 from taglio.cluster.engine.host import SessionStates
 from taglio.cluster.engine.parcel import SessionStep
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
-from taglio.cluster.engine.serve import Server, Steps
+from taglio.cluster.engine.serve import STEP_BYTES, Server, Steps
 from taglio.components.build import State
 from taglio.errors import BadDevice
 
@@ -61,12 +59,12 @@ class Lines:
         pass
 
 
-def server(breaking: list[int]) -> Server:
+def server(breaking: list[int], **options: int) -> Server:
     first = Lines(iter([*breaking, -1]))
     recovery = SimpleNamespace(
         begin=first.begin, recover=first.recover, ready=lambda: False, watch=lambda: None, running=None
     )
-    return Server(cast(Any, recovery), 1.0)
+    return Server(cast(Any, recovery), 1.0, **cast(Any, options))
 
 
 def x(value: float) -> dict[str, np.ndarray]:
@@ -99,34 +97,14 @@ def test_sessions_take_turns_and_each_is_run_again_before_its_next_step(breaking
     assert not running._sessions  # all have ended: another plan may take over
 
 
-def test_a_session_too_long_to_be_run_again_ends_in_a_line_and_costs_no_other_its_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(serve, "_REPLAYED", 3)
-    assert served([3], 6)[0][-1] == 21.0
-    with pytest.raises(BadDevice, match=re.escape("after 4 steps (its device is gone): at most 3 steps")):
-        served([4], 6)
-    running, long, short = server([5]), Steps("long"), Steps("short")
-    for number in range(4):
-        running.send(x(number), long)
-        running.next()
-    running.send(x(1.0), short)
-    running.next()
-    for each in (short, long):
-        running.send(x(1.0), each)
-    assert running.next().outputs[0][0] == 2.0
-    with pytest.raises(BadDevice, match='session "long" lost its state after 4 steps'):
-        running.next()
-
-
-def test_inputs_of_all_sessions_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are too many, the longest session cannot be run again."""
-    monkeypatch.setattr(serve, "_REPLAYED_BYTES", 8 * 6)
-    running, long, short = server([7]), Steps("long"), Steps("short")
+def test_the_session_with_the_most_inputs_is_not_run_again_where_all_are_too_many() -> None:
+    """It ends in a line, and costs no other its answer."""
+    running = server([7], kept_bytes=6 * (STEP_BYTES + 8))
+    long, short = Steps("long"), Steps("short")
     for each in [long, short] * 2 + [long] * 3:
         running.send(x(1.0), each)
         running.next()
-    assert (long.kept_bytes, short.kept_bytes) == (0, 16)
+    assert (long.kept_bytes, short.kept_bytes) == (0, 2 * (STEP_BYTES + 8))
     running.send(x(1.0), short)
     assert running.next().outputs[0][0] == 3.0
     running.send(x(1.0), long)

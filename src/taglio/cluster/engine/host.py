@@ -136,7 +136,6 @@ class Host(Resident):
             session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
             with suppress(Exception):  # zeros may choose a branch for other shapes; what fails too is told at a request
                 session.run([port.name for port in piece.outputs], _zeros(piece))
-            self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device

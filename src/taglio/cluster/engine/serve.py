@@ -16,8 +16,8 @@ from taglio.cluster.engine.recover import Recovery
 from taglio.errors import BadDevice, TaglioError, plural, with_kind
 
 Feed = Mapping[str, np.ndarray]
-# Most steps of a session, and bytes of inputs of all, kept to replay them if a device is lost with their states.
-_REPLAYED, _REPLAYED_BYTES = 20_000, 100_000_000
+# Bytes that a step counts besides its inputs: also steps with small inputs take time to be run again.
+STEP_BYTES = 5_000
 # Progress lines; the same information is in the result.
 _LOG = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class Interruption:
 
 
 class Steps:
-    """A session: how many of its steps were answered, whose devices have its states, and the inputs of its steps while
-    few enough to keep. Of one session, a step is sent after the one before it was answered."""
+    """A session: how many of its steps were answered, whose devices have its states, and the inputs of its steps unless
+    they are too many. Of one session, a step is sent after the one before it was answered."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,9 +48,7 @@ class Steps:
         self.answered += 1
         if self._kept is not None:
             self._kept.append(feed)
-            self.kept_bytes += sum(np.asarray(value).nbytes for value in feed.values())
-        if self.answered > _REPLAYED:
-            self.forget()
+            self.kept_bytes += STEP_BYTES + sum(np.asarray(value).nbytes for value in feed.values())
 
     def forget(self) -> None:
         """Keep no inputs any more."""
@@ -64,9 +62,8 @@ class Steps:
             return
         if self._kept is None:
             raise BadDevice(
-                f'session "{self.name}" lost its state after {plural(self.answered, "step")} ({reason}): '
-                f"at most {_REPLAYED} steps, and {_REPLAYED_BYTES / 1e6:.0f} MB of inputs of all sessions, "
-                "are kept to run them again: start the session again"
+                f'session "{self.name}" lost its state after {plural(self.answered, "step")} ({reason}), '
+                "too many to keep their inputs and to run them again: start the session again"
             )
         for number, feed in enumerate(self._kept):
             pipeline.wait(pipeline.send(feed, SessionStep(self.name, number)), patience_s)
@@ -90,14 +87,21 @@ class _Waiting:
 class Server:
     """Sends requests through a pipeline that is replaced when it breaks. A request stays queued until it is answered,
     so none is lost, and each is answered once, in order. States of sessions stay on the devices: if one is lost, each
-    session's answered steps are run again before its next. `changed` is called, in any thread, when an answer has
-    arrived or a device has ended."""
+    session's answered steps are run again before its next, but not those of the session with the most inputs where all
+    sessions' exceed `kept_bytes`. `changed` is called, in any thread, when an answer has arrived or a device has
+    ended."""
 
-    def __init__(self, recovery: Recovery, patience_s: float, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        recovery: Recovery,
+        patience_s: float,
+        changed: Callable[[], None] = lambda: None,
+        kept_bytes: int = 100_000_000,
+    ) -> None:
         self.interruptions: list[Interruption] = []
         self._recovery = recovery
         self._patience_s = patience_s
-        self._changed = changed
+        self._changed, self._kept_bytes = changed, kept_bytes
         self._waiting: deque[_Waiting] = deque()
         self._requests = count()
         # Sessions in progress: while there are any, no other plan takes over, which would not know their states.
@@ -170,7 +174,7 @@ class Server:
             first.session.keep(first.feed)
             if first.last:
                 self._sessions.discard(first.session)
-            elif sum(session.kept_bytes for session in self._sessions) > _REPLAYED_BYTES:
+            elif sum(session.kept_bytes for session in self._sessions) > self._kept_bytes:
                 max(self._sessions, key=lambda session: session.kept_bytes).forget()
         if not self._sessions:
             self._recovery.watch()
