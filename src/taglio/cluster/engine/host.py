@@ -67,7 +67,7 @@ class _ReadyComponent:
 
 class SessionStates:
     """The states that components keep of each session from step to step. They are lost with the device: the sender
-    repeats the steps (serve.py), or reports that the session is lost."""
+    repeats the steps (runner.py), or reports that the session is lost."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, tuple[int, dict[str, np.ndarray]]]] = {}

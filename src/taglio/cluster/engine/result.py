@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from taglio.cluster.engine.recover import Switch
-from taglio.cluster.engine.serve import Interruption
+from taglio.cluster.engine.runner import Interruption
 from taglio.profile.wall_time import WallTime
 
 

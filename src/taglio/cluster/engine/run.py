@@ -5,7 +5,8 @@ Plans nothing; recover.py handles lost devices.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun, ComponentTime, CrossingTime, PlanTime
-from taglio.cluster.engine.serve import Feed, Server, Steps
+from taglio.cluster.engine.runner import Feed, Runner, Steps
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
@@ -117,24 +118,20 @@ def answer_requests(
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
     with connect(cluster.start) as connection:
         recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
-        server = Server(recovery, patience_s(ready.plan))
-        try:
-            lanes = server.pipeline.lanes
+        with closing(Runner(recovery, patience_s(ready.plan))) as runner:
+            lanes = runner.lanes
             warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
-            for _ in server.answers(warm_up, Steps("warm-up") if steps else None):
+            for _ in runner.answers(warm_up, Steps("warm-up") if steps else None):
                 pass
-            first = server.pipeline.deployment
+            first = runner.pipeline.deployment
             # Actors end with their handles.
             run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
             begun = time.monotonic()
-            for answer in server.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
+            for answer in runner.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
                 run.check(answer)
                 if work.progress:
                     work.progress("running", len(run.answers), runs)
             took_s = time.monotonic() - begun
-        finally:
-            recovery.close()
-            server.pipeline.close()
         plans = run.plans()
         rate = ready.plan.predicted_rate_per_s
         here, notes = connection.here.name, list[str]()
@@ -160,7 +157,7 @@ def answer_requests(
             distance=run.distance,
             identical=run.identical,
             resent=run.resent,
-            interruptions=tuple(server.interruptions),
+            interruptions=tuple(runner.interruptions),
             switches=tuple(recovery.switches),
             plan_sha256=ready.plan.fingerprint(),
             notes=tuple(notes),
@@ -168,6 +165,23 @@ def answer_requests(
         )
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
+
+
+@contextmanager
+def runners(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Runner]]:
+    """A runner of the plan in each workspace directory, locked meanwhile: new plans are made from its artifacts.
+
+    Raises BadArtifact for a plan for other devices, and BadDevice for devices that cannot run it.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(held(folder))
+        ready = [planned(folder, cluster)[1] for folder in folders]
+        connection = stack.enter_context(connect(cluster.start))
+        yield [
+            stack.enter_context(closing(Runner(Recovery(connection, folder, plan, lanes_for), patience_s(plan.plan))))
+            for folder, plan in zip(folders, ready, strict=True)
+        ]
 
 
 def planned_for(folder: Path, work: Work) -> Cluster | None:

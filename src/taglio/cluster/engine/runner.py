@@ -1,11 +1,14 @@
-"""Answer requests in order, with one in flight per lane, and resend those that failed. Plans nothing itself."""
+"""Send requests, collect their answers in order, and send again those that failed. Plans nothing itself."""
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from itertools import count
+from queue import Empty, SimpleQueue
 from weakref import WeakSet
 
 import numpy as np
@@ -13,7 +16,8 @@ import numpy as np
 from taglio.cluster.engine.parcel import SessionStep
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
 from taglio.cluster.engine.recover import Recovery
-from taglio.errors import BadDevice, TaglioError, plural, with_kind
+from taglio.components.build import Manifest
+from taglio.errors import BadDevice, plural, with_kind
 
 Feed = Mapping[str, np.ndarray]
 # Bytes that a step counts besides its inputs: also steps with small inputs take time to be run again.
@@ -71,89 +75,141 @@ class Steps:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """A request, its number in the pipeline once it is sent, and why it cannot be sent at all."""
+class _Request:
+    """A request and its answer to be; its number in the pipeline once it is sent, and why it cannot be sent at all."""
 
-    request: int
+    number: int
     feed: Feed
     session: Steps | None
     last: bool
-    sent_s: float
+    answer: "Future[AnsweredRequest]" = field(default_factory=Future)
+    sent_s: float = 0.0
     attempts: int = 0
     flight: int | None = None
-    refused: TaglioError | None = None
+    refused: Exception | None = None
 
 
-class Server:
-    """Sends requests through a pipeline that is replaced when it breaks. A request stays queued until it is answered,
-    so none is lost, and each is answered once, in order. States of sessions stay on the devices: if one is lost, each
-    session's answered steps are run again before its next, but not those of the session with the most inputs where all
-    sessions' exceed `kept_bytes`. `changed` is called, in any thread, when an answer has arrived or a device has
-    ended."""
+class Runner:
+    """Answers requests from any thread through a pipeline that is replaced when it breaks.
 
-    def __init__(
-        self,
-        recovery: Recovery,
-        patience_s: float,
-        changed: Callable[[], None] = lambda: None,
-        kept_bytes: int = 100_000_000,
-    ) -> None:
+    One thread sends the requests and takes their answers. A request stays queued until it is answered, so none is lost,
+    and each is answered once, in order. States of sessions stay on the devices: if one is lost, each session's answered
+    steps are run again before its next, but not those of the session with the most inputs where all sessions' exceed
+    `kept_bytes`.
+    """
+
+    def __init__(self, recovery: Recovery, patience_s: float, kept_bytes: int = 100_000_000) -> None:
         self.interruptions: list[Interruption] = []
         self._recovery = recovery
-        self._patience_s = patience_s
-        self._changed, self._kept_bytes = changed, kept_bytes
-        self._waiting: deque[_Waiting] = deque()
+        self._patience_s, self._kept_bytes = patience_s, kept_bytes
         self._requests = count()
+        # None: an answer may have arrived, a device may have ended, or this is closed.
+        self._events: SimpleQueue[_Request | None] = SimpleQueue()
+        self._closed = False
+        self._waiting: deque[_Request] = deque()
         # Sessions in progress: while there are any, no other plan takes over, which would not know their states.
         self._sessions: WeakSet[Steps] = WeakSet()
         self._reason = "a step failed"
         self._broken = False  # the pipeline, and there was no other
         self._use(recovery.begin())
+        self._thread = threading.Thread(target=self._work, name="cluster runner", daemon=True)
+        self._thread.start()
+
+    @property
+    def lanes(self) -> int:
+        """Requests in flight at most."""
+        return self.pipeline.lanes
+
+    @property
+    def manifest(self) -> Manifest:
+        """The components of the plan that runs now: all plans have the same inputs, outputs and states."""
+        return self.pipeline.deployment.manifest
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted seconds from request to answer of the plan that runs now."""
+        return self._recovery.running.plan.predicted_latency_s.value
+
+    def run(self, feed: Feed, session: Steps | None = None, *, last: bool = False) -> list[np.ndarray]:
+        """The model's outputs in its order, without states; with `session`, of its next (or its `last`) step. Raises
+        the error of a component that cannot run `feed`, and BadDevice if no device is left; a later request finds
+        devices that have come back."""
+        return self._submit(feed, session, last=last).answer.result().outputs
 
     def answers(self, feeds: Iterable[Feed], session: Steps | None = None) -> Iterator[AnsweredRequest]:
-        """An answer for each of `feeds`, in order; the next feed is taken when a lane is free, and as a step of
-        `session` when the step before it is answered.
-
-        Raises BadDevice if no device is left, or the session is lost and too long to be run again.
-        """
-        self._requests = count()
+        """An answer for each of `feeds`, in order, numbered from 0; the next feed is taken when a lane is free, and as
+        a step of `session` when the step before it is answered. Raises as `run`."""
+        self._requests, coming = count(), deque[_Request]()
         for feed in feeds:
-            while self.full() or (session is not None and self._waiting):
-                yield self.next()
-            self.send(feed, session)
-        while self._waiting:
-            yield self.next()
+            while len(coming) >= (self.lanes if session is None else 1):
+                yield coming.popleft().answer.result()
+            coming.append(self._submit(feed, session))
+        while coming:
+            yield coming.popleft().answer.result()
 
-    def full(self) -> bool:
-        """Whether `next` must be called before another request can be sent: no lane is free, or another plan waits for
+    def close(self) -> None:
+        """End the devices' hosts, after the requests in flight if they are answered in time."""
+        self._closed = True
+        self._events.put(None)
+        self._thread.join(self._patience_s)
+        self._recovery.close()
+        self.pipeline.close()
+
+    def _submit(self, feed: Feed, session: Steps | None, *, last: bool = False) -> _Request:
+        request = _Request(next(self._requests), feed, session, last)
+        self._events.put(request)
+        return request
+
+    def _work(self) -> None:
+        while self._waiting or not self._closed:
+            try:
+                request = self._events.get(timeout=1.0 if self._waiting else None)
+            except Empty:  # the oldest may be overdue
+                request = None
+            if request is not None:
+                while self._full():
+                    self._settle()
+                self._accept(request)
+            while self._waiting and self._settled():
+                self._settle()
+
+    def _full(self) -> bool:
+        """Whether an answer must be taken before another request is sent: no lane is free, or another plan waits for
         the requests in flight to be answered."""
-        return len(self._waiting) >= self.pipeline.lanes or (bool(self._waiting) and self._may_switch())
+        return len(self._waiting) >= self.lanes or (bool(self._waiting) and self._may_switch())
 
     def _may_switch(self) -> bool:
         return not self._sessions and self._recovery.ready()
 
-    def send(self, feed: Feed, session: Steps | None = None, *, last: bool = False) -> None:
-        """Send a request while `full` is false; with `session`, its next (or its `last`) step. `next` raises what goes
-        wrong."""
-        request = next(self._requests)
-        if not self._waiting and self._may_switch() and (other := self._recovery.take_over(request)) is not None:
+    def _accept(self, request: _Request) -> None:
+        if not self._waiting and self._may_switch() and (other := self._recovery.take_over(request.number)) is not None:
             self.pipeline.close()
             self._use(other)
-            _LOG.warning("request %d: new plan from here on: %s", request, self._recovery.switches[-1].reason)
-        if session is not None:
-            self._sessions.add(session)
-        self._waiting.append(_Waiting(request, feed, session, last, time.monotonic()))
+            reason = self._recovery.switches[-1].reason
+            _LOG.warning("request %d: new plan from here on: %s", request.number, reason)
+        if request.session is not None:
+            self._sessions.add(request.session)
+        request.sent_s = time.monotonic()
+        self._waiting.append(request)
         self._send()
 
-    def settled(self) -> bool:
-        """Whether `next` would not wait: the oldest request is answered, overdue, or lost with a device."""
+    def _settled(self) -> bool:
+        """Whether the oldest request is answered, overdue, or lost with a device."""
         first = self._waiting[0]
         return first.flight is None or self.pipeline.settled(first.flight, self._patience_s)
 
-    def next(self) -> AnsweredRequest:
-        """The answer to the oldest request. Raises the error of a component that failed on it, and BadDevice if no
-        device is left; either costs no other request its answer."""
+    def _settle(self) -> None:
+        """Take the answer to the oldest request: the error of a component that failed on it, or BadDevice if no device
+        is left, costs no other request its answer."""
         first = self._waiting[0]
+        try:
+            answer = self._next(first)
+        except Exception as error:
+            first.answer.set_exception(error)
+        else:
+            first.answer.set_result(answer)
+
+    def _next(self, first: _Request) -> AnsweredRequest:
         try:
             answer = self._answer(first)
         except Exception:
@@ -165,7 +221,7 @@ class Server:
         # Requests that are sent below may break the pipeline, and another plan then takes over: this one answered.
         answer = replace(
             answer,
-            request=first.request,
+            request=first.number,
             sent_s=first.sent_s,
             attempts=first.attempts,
             planned=self._recovery.running,
@@ -181,7 +237,7 @@ class Server:
         self._send()  # requests without a lane after a recovery
         return answer
 
-    def _answer(self, first: _Waiting) -> AnsweredRequest:
+    def _answer(self, first: _Request) -> AnsweredRequest:
         while True:
             if first.flight is None and first.refused is None:  # it has had no lane, or no device was left
                 self._send()
@@ -195,7 +251,7 @@ class Server:
 
     def _use(self, pipeline: RequestPipeline) -> None:
         self.pipeline, self._broken = pipeline, False
-        pipeline.changed = self._changed
+        pipeline.changed = lambda: self._events.put(None)
 
     def _send(self) -> None:
         """Send the waiting requests for which there are lanes."""
@@ -217,7 +273,7 @@ class Server:
             except Broken as error:
                 self._again(str(error))
                 return
-            except TaglioError as error:  # its session cannot be run again
+            except Exception as error:  # its session cannot be run again
                 request.refused = error
 
     def _again(self, reason: str) -> None:
@@ -226,7 +282,7 @@ class Server:
         for request in self._waiting:  # their numbers were the broken pipeline's
             request.flight = None
         if self._waiting and (first := self._waiting[0]).attempts >= 5:
-            first.refused = BadDevice(f"request {first.request} failed {first.attempts} times; last error: {reason}")
+            first.refused = BadDevice(f"request {first.number} failed {first.attempts} times; last error: {reason}")
         left = [request for request in self._waiting if request.refused is None]
         if not left:
             return
@@ -236,7 +292,7 @@ class Server:
             for request in left:
                 request.refused = error if isinstance(error, BadDevice) else BadDevice(f"{reason}; {with_kind(error)}")
             return
-        interruption = Interruption(reason, left[0].request, len(left), time.monotonic() - begun)
+        interruption = Interruption(reason, left[0].number, len(left), time.monotonic() - begun)
         self.interruptions.append(interruption)
         _LOG.warning(
             "request %d: %s; %d sent again after %.1f s",
