@@ -44,14 +44,11 @@ class Links:
         unreached = untouched(others)
         self._lose(Pair((here, name)) for name, silent in unreached.items() if silent)
         reached = [name for name in others if name in hosts and name not in unreached]
-        others_of = {
-            name: {other: others[other] for other in others if Pair((name, other)) in linked} for name in reached
-        }
-        calls = {name: hosts[name].call.remote(untouched, others_of[name]) for name in reached}
-        answers = self._answers(calls, patience_s=5.0)
-        # Where a host has ended, a task needs a new process, on a slow device.
-        tasks = {name: _task(untouched, name, others_of[name]) for name in reached if name not in answers}
-        answers |= self._answers(tasks, patience_s=10.0)
+        calls = {}
+        for name in reached:
+            neighbours = {other: address for other, address in others.items() if Pair((name, other)) in linked}
+            calls[name] = hosts[name].call.remote(untouched, neighbours)
+        answers = self._answers(calls)
         for name, failures in answers.items():
             self._lose(Pair((name, other)) for other, silent in failures.items() if silent)
         return {name for name in names if name not in there} | {*unreached} | {*reached} - {*answers}
@@ -85,12 +82,14 @@ class Links:
         hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), 16)
         self._holding[pair] = _task(held_for, one, other, hold_s)
 
-    def _answers(self, calls: Mapping[str, Any], patience_s: float) -> dict[str, dict[str, bool]]:
-        """What devices answer within `patience_s`; dead ones are not waited for."""
-        answers, end, waiting = {}, time.monotonic() + patience_s, dict(calls)
+    def _answers(self, calls: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
+        """What devices answer within ten seconds: nothing where only the host has ended, for the other end tries its
+        links. Dead devices are not waited for."""
+        answers, end, waiting = dict[str, dict[str, bool]](), time.monotonic() + 10.0, dict(calls)
         while waiting and time.monotonic() < end:
             done = ray().wait(list(waiting.values()), num_returns=len(waiting), timeout=0.2)[0]
             for name in [name for name, answer in waiting.items() if answer in done]:
+                answers[name] = {}
                 with suppress(Exception):  # its process has ended
                     answers[name] = ray().get(waiting.pop(name))
             there = self._connection.addresses()
