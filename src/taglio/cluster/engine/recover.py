@@ -40,7 +40,7 @@ class Recovery:
     in flight for a plan."""
 
     def __init__(self, connection: Connection, folder: Path, first: Planned, lanes: Callable[[Plan], int]) -> None:
-        self._connection, self._folder, self._lanes = connection, folder, lanes
+        self.connection, self.folder, self._lanes = connection, folder, lanes
         self._first = self.running = first
         self._pipeline: RequestPipeline | None = None
         self.switches: list[Switch] = []
@@ -73,9 +73,9 @@ class Recovery:
         cluster = self._first.cluster
         gone, lost = set[str](), frozenset[Pair]()
         for attempt in range(len(cluster.devices) + 1):
-            alive = self._connection.alive()
+            alive = self.connection.alive()
             hosts = self._pipeline.deployment.actors if self._pipeline is not None and not attempt else {}
-            before, here = (gone, lost), self._connection.here.name
+            before, here = (gone, lost), self.connection.here.name
             gone = self._links.look(cluster, self._devices(self.running), hosts)
             lost = self._links.lost()
             names = [device.name for device in cluster.devices]
@@ -105,11 +105,11 @@ class Recovery:
         same = self.running.plan.without(off)
         if same is not None and all(pair & off for pair in cut):
             return replace(self.running, plan=same) if off else self.running
-        return replan(self._folder, self._first.plan, without(self._first.cluster, gone, lost))
+        return replan(self.folder, self._first.plan, without(self._first.cluster, gone, lost))
 
     def _there(self) -> tuple[frozenset[str], frozenset[Pair]]:
         """The living devices and the lost links."""
-        return frozenset(name for name, up in self._connection.alive().items() if up), self._links.lost()
+        return frozenset(name for name, up in self.connection.alive().items() if up), self._links.lost()
 
     def watch(self) -> None:
         """Every two seconds, look whether the lost devices and links are back; if so, deploy the first plan beside the
@@ -161,7 +161,7 @@ class Recovery:
 
     def _deployed(self, planned: Planned) -> RequestPipeline:
         lanes = self._lanes(planned.plan)
-        return RequestPipeline(deploy(self._connection, planned, lanes), lanes, planned.cluster.start)
+        return RequestPipeline(deploy(self.connection, planned, lanes), lanes, planned.cluster.start)
 
     def _devices(self, planned: Planned) -> list[str]:
         machines = planned.plan.machines().values()
@@ -180,10 +180,10 @@ class Recovery:
     def _whole(self, planned: Planned) -> bool:
         """Whether a plan's devices are alive and within reach, and its links not lost."""
         try:
-            alive = self._connection.alive()
+            alive = self.connection.alive()
         except BadDevice:
             return False
-        here, names = self._connection.here.name, self._devices(planned)
+        here, names = self.connection.here.name, self._devices(planned)
         used = self._pairs(planned) | {Pair((here, name)) for name in names}
         return all(alive.get(name) for name in names) and not used & self._links.lost()
 

@@ -98,73 +98,71 @@ def run_on_cluster(
     with `steps` they are the steps of one session of a model with states."""
     with held(folder):
         work, ready = planned(folder, cluster)
-        return answer_requests(folder, work.telling(progress), ready, runs, stream=stream, steps=steps)
+        if steps and stream:
+            raise BadOption("`steps` wait for each other's states and cannot be streamed: omit `stream`")
+        with connect(cluster.start) as connection:
+            recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
+            return answer_requests(recovery, work.telling(progress), runs, stream=stream, steps=steps)
 
 
 def answer_requests(
-    folder: Path,
-    work: Work,
-    ready: Planned,
-    runs: int,
-    *,
-    stream: bool = False,
-    steps: bool = False,
+    recovery: Recovery, work: Work, runs: int, *, stream: bool = False, steps: bool = False
 ) -> ClusterRun:
-    """`run_on_cluster` for an opened workspace; new plans after a loss are made from the artifacts in `folder`."""
-    cluster = ready.cluster
-    if steps and stream:
-        raise BadOption("`steps` wait for each other's states and cannot be streamed: omit `stream`")
+    """`run_on_cluster` by a plan whose devices have been connected to."""
+    ready = recovery.running
     feeds = list(islice(cycle(work.steps), runs)) if steps else work.timed
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
-    with connect(cluster.start) as connection:
-        recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
-        with closing(Runner(recovery, patience_s(ready.plan))) as runner:
-            lanes = runner.lanes
-            warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
-            for _ in runner.answers(warm_up, Steps("warm-up") if steps else None):
-                pass
-            first = runner.pipeline.deployment
-            # Actors end with their handles.
-            run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
-            begun = time.monotonic()
-            for answer in runner.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
-                run.check(answer)
-                if work.progress:
-                    work.progress("running", len(run.answers), runs)
-            took_s = time.monotonic() - begun
-        plans = run.plans()
-        rate = ready.plan.predicted_rate_per_s
-        here, notes = connection.here.name, list[str]()
-        if here != cluster.start:
-            notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
-        if planned_for(folder, work) not in (None, cluster):
-            notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
-        if stream and ready.plan.crossings and not cluster.messages_cost:
-            notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
-        result = ClusterRun(
-            requests=runs,
-            streamed=stream,
-            lanes=lanes,
-            latency=summarize([answer.latency_s for answer in run.answers]),
-            predicted_s=plans[0].predicted_s,
-            ratio=plans[0].ratio,
-            plans=plans,
-            rate_per_s=runs / took_s,
-            predicted_rate_per_s=rate.value if stream and rate is not None else None,
-            components=run.components(),
-            crossings=run.crossings(),
-            sent_bytes=run.deployment.sent_bytes,
-            distance=run.distance,
-            identical=run.identical,
-            resent=run.resent,
-            interruptions=tuple(runner.interruptions),
-            switches=tuple(recovery.switches),
-            plan_sha256=ready.plan.fingerprint(),
-            notes=tuple(notes),
-            steps=steps,
-        )
-    artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
+    with closing(Runner(recovery, patience_s(ready.plan))) as runner:
+        lanes = runner.lanes
+        warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
+        for _ in runner.answers(warm_up, Steps("warm-up") if steps else None):
+            pass
+        first = runner.pipeline.deployment
+        # Actors end with their handles.
+        run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
+        begun = time.monotonic()
+        for answer in runner.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
+            run.check(answer)
+            if work.progress:
+                work.progress("running", len(run.answers), runs)
+        took_s = time.monotonic() - begun
+    plans, rate = run.plans(), ready.plan.predicted_rate_per_s
+    result = ClusterRun(
+        requests=runs,
+        streamed=stream,
+        lanes=lanes,
+        latency=summarize([answer.latency_s for answer in run.answers]),
+        predicted_s=plans[0].predicted_s,
+        ratio=plans[0].ratio,
+        plans=plans,
+        rate_per_s=runs / took_s,
+        predicted_rate_per_s=rate.value if stream and rate is not None else None,
+        components=run.components(),
+        crossings=run.crossings(),
+        sent_bytes=run.deployment.sent_bytes,
+        distance=run.distance,
+        identical=run.identical,
+        resent=run.resent,
+        interruptions=tuple(runner.interruptions),
+        switches=tuple(recovery.switches),
+        plan_sha256=ready.plan.fingerprint(),
+        notes=_notes(recovery, work, ready, stream=stream),
+        steps=steps,
+    )
+    artifact.save(recovery.folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
+
+
+def _notes(recovery: Recovery, work: Work, ready: Planned, *, stream: bool) -> tuple[str, ...]:
+    """Reasons why a run's figures may differ from the predictions."""
+    cluster, here, notes = ready.cluster, recovery.connection.here.name, list[str]()
+    if here != cluster.start:
+        notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
+    if planned_for(recovery.folder, work) not in (None, cluster):
+        notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
+    if stream and ready.plan.crossings and not cluster.messages_cost:
+        notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
+    return tuple(notes)
 
 
 @contextmanager
