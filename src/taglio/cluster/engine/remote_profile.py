@@ -19,7 +19,7 @@ import onnx
 from taglio import artifact, weights
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.deploy import Calls, refuse_unfit, send
+from taglio.cluster.engine.deploy import Calls, admitted
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.resident import Resident
 from taglio.lab.work import Work
@@ -201,9 +201,8 @@ def _profiler(device: Device, job: Job, folder: Path, progress: Progress | None)
     """A profiler on the device, with the model in `folder` sent, and the machine that it is on. Raises BadDevice."""
     actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
     try:
-        facts = Calls(actor).facts()
-        refuse_unfit(device, job.options.runtime, facts)
-        send(Calls(actor), {sha256: folder / name for name, sha256 in job.files.items()}, progress)
+        files = {sha256: folder / name for name, sha256 in job.files.items()}
+        facts, _ = admitted(Calls(actor), device, job.options.runtime, files, progress)
     except Exception as error:
         raise refusal(device.name, error) from None
     return actor, facts.clock
