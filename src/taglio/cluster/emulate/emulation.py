@@ -143,12 +143,10 @@ class Emulation(RunningEmulation):
         self.record.folder.mkdir(parents=True)
         self.record.folder.chmod(0o700)
         record.save(self.record)
-        hierarchy = quota.hierarchy()
-        assert hierarchy is not None
         descriptors = []
         for index, device in enumerate(self.cluster.devices):
             group = self.record.group / device.name
-            quota.create(hierarchy, group)
+            quota.create(self.record.group.parent, group)
             quota.limit(group, device.cpus)
             descriptors.append(namespaces.create(self.record.namespace(device.name), index))
         self._line = self._carrying(descriptors)

@@ -32,7 +32,7 @@ from onnx.parser import parse_model
 from taglio.cluster.devices import Cluster, Handling, Link
 from taglio.cluster.engine.connect import Connection
 from taglio.cluster.engine.deploy import Deployment, open_components
-from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, Flight, RequestPipeline
 from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.cores import quota
@@ -242,7 +242,7 @@ def _single(pipeline: RequestPipeline) -> list[AnsweredRequest]:
 def _stream(pipeline: RequestPipeline, fewest: int, least_s: float) -> list[AnsweredRequest]:
     """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
     begun = time.monotonic()
-    flying, answers = deque[int](), list[AnsweredRequest]()
+    flying, answers = deque[Flight](), list[AnsweredRequest]()
     while flying or not answers:
         while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
             flying.append(pipeline.send(_feed()))

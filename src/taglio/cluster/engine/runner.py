@@ -14,7 +14,7 @@ from weakref import WeakSet
 import numpy as np
 
 from taglio.cluster.engine.parcel import SessionStep
-from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, Flight, RequestPipeline
 from taglio.cluster.engine.recover import Recovery
 from taglio.components.build import Manifest
 from taglio.errors import BadDevice, plural, with_kind
@@ -76,7 +76,7 @@ class Steps:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request and its answer to be; its number in the pipeline once it is sent, and why it cannot be sent at all."""
+    """A request and its answer to be; its flight once it is sent, and why it cannot be sent at all."""
 
     number: int
     feed: Feed
@@ -85,7 +85,7 @@ class _Request:
     answer: "Future[AnsweredRequest]" = field(default_factory=Future)
     sent_s: float = 0.0
     attempts: int = 0
-    flight: int | None = None
+    flight: Flight | None = None
     refused: Exception | None = None
 
 
@@ -279,7 +279,7 @@ class Runner:
     def _again(self, reason: str) -> None:
         """Get a new pipeline, and send all waiting requests through it; without one, refuse them."""
         begun, self._reason, self._broken = time.monotonic(), reason, True
-        for request in self._waiting:  # their numbers were the broken pipeline's
+        for request in self._waiting:
             request.flight = None
         if self._waiting and (first := self._waiting[0]).attempts >= 5:
             first.refused = BadDevice(f"request {first.number} failed {first.attempts} times; last error: {reason}")
