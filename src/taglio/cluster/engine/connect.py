@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from taglio import artifact
 from taglio.cluster.engine import local
-from taglio.cluster.engine.device import LOOPBACK, RESOURCE, split
+from taglio.cluster.engine.device import LOOPBACK, RESOURCE, Address, failure, split
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
@@ -20,8 +19,6 @@ from taglio.cluster.engine.resident import DeviceFacts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory
 
-# Host and port.
-Address = tuple[str, int]
 _PATIENCE_S = 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -50,7 +47,7 @@ class Connection:
         nodes: list[dict[str, Any]] = ray().nodes()
         ours = ray().get_runtime_context().get_node_id()  # a device that was started again has another one
         for node in nodes:
-            if node["NodeID"] == ours and _answers((node["NodeManagerAddress"], node["NodeManagerPort"])):
+            if node["NodeID"] == ours and failure((node["NodeManagerAddress"], node["NodeManagerPort"]), 5.0) is None:
                 return nodes
         raise ConnectionLost(
             f'device "{self.here.name}" on this machine was lost: start it if it is not back (taglio cluster start '
@@ -131,19 +128,11 @@ def _devices(node: Mapping[str, Any]) -> list[str]:
 
 def refuse_lost_head(here: LocalDevice) -> None:
     """Raise ConnectionLost if the head of the cluster of `here` does not answer."""
-    if not _answers(split(here.address)):
+    if failure(split(here.address), 5.0) is not None:
         raise ConnectionLost(
             f"the head of the cluster does not answer at {here.address}: start it there (taglio cluster start --head "
             "--name NAME)"
         )
-
-
-def _answers(address: Address) -> bool:
-    try:
-        socket.create_connection(address, timeout=5.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def _log(data: dict[str, Any], **_options: bool) -> None:

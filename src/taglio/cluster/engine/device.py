@@ -15,6 +15,8 @@ from taglio.cluster.engine.local import LocalDevice
 from taglio.errors import BadDevice, BadOption
 from taglio.progress import Progress
 
+# Host and port.
+Address = tuple[str, int]
 LOOPBACK = "127.0.0.1"
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
 # A resource of Ray that only the device called as the rest of its name has.
@@ -107,7 +109,7 @@ def _reason(text: str) -> str:
     return (telling or lines or ["no output"])[-1].removeprefix("Error: ")[:400]
 
 
-def split(address: str) -> tuple[str, int]:
+def split(address: str) -> Address:
     """Host and port of HOST:PORT. Raises BadOption."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -130,11 +132,17 @@ def _free(host: str, port: int) -> None:
 def _reachable(address: str) -> None:
     """Raise BadDevice if nothing answers at `address`: Ray would try for a minute."""
     host, port = split(address)
-    try:
-        socket.create_connection((host, port), timeout=10.0).close()
-    except OSError as error:
-        why = error.strerror or str(error)
+    if (error := failure((host, port), 10.0)) is not None:
         raise BadDevice(
-            f"nothing answers at {address} ({why}): start the head there first (taglio cluster start --head --host "
-            f"{host} --port {port}), or correct `address`"
-        ) from None
+            f"nothing answers at {address} ({error.strerror or error}): start the head there first (taglio cluster "
+            f"start --head --host {host} --port {port}), or correct `address`"
+        )
+
+
+def failure(address: Address, patience_s: float) -> OSError | None:
+    """Why no connection can be made to `address` within `patience_s`; None if one can."""
+    try:
+        socket.create_connection(address, timeout=patience_s).close()
+    except OSError as error:
+        return error
+    return None

@@ -5,17 +5,18 @@ the other device, which its kernel accepts, so that a busy processor delays noth
 a link cut in one is lost in both. Makes no plan.
 """
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.engine.connect import Address, Connection, addresses, on
+from taglio.cluster.engine.connect import Connection, addresses, on
+from taglio.cluster.engine.device import Address, failure
 from taglio.cluster.engine.library import ray
 
 # The two ends, in either order.
@@ -23,6 +24,8 @@ Pair = frozenset[str]
 # How long a link must hold before it is used again; after each further loss twice as long, up to 16 times. What comes
 # and goes every few seconds would otherwise change the plan each time, and lose requests' seconds at each loss.
 _HOLD_S = 30.0
+# TCP repeats its first packet after one second, so that one lost packet is no lost link.
+_TRY_S = 2.0
 
 
 class Links:
@@ -113,7 +116,7 @@ def untouched(others: Mapping[str, Address]) -> dict[str, bool]:
     """Run on a device: which others it cannot connect to, and whether they were silent; one whose machine refuses the
     connection has ended, and its link is whole."""
     with ThreadPoolExecutor(max(1, len(others))) as pool:
-        failures = zip(others, pool.map(_failure, others.values()), strict=True)
+        failures = zip(others, pool.map(partial(failure, patience_s=_TRY_S), others.values()), strict=True)
         return {name: not isinstance(error, ConnectionError) for name, error in failures if error is not None}
 
 
@@ -122,18 +125,9 @@ def held_for(other: str, hold_s: float) -> None:
     since_s: float | None = None
     while since_s is None or time.monotonic() - since_s < hold_s:
         address = addresses(ray().nodes()).get(other)  # a device that was started again has another port
-        whole = address is not None and _failure(address) is None
+        whole = address is not None and failure(address, _TRY_S) is None
         since_s = (since_s or time.monotonic()) if whole else None
         time.sleep(1.0)  # a few packets a second
-
-
-def _failure(address: Address) -> OSError | None:
-    try:
-        # TCP repeats its first packet after one second, so that one lost packet is no lost link.
-        socket.create_connection(address, timeout=2.0).close()
-    except OSError as error:
-        return error
-    return None
 
 
 def _task(function: Any, name: str, *given: Any) -> Any:
