@@ -83,7 +83,8 @@ class Links:
         """Start to watch a lost link, from this device if it is an end: the other may be out of reach."""
         one, other = sorted(pair, key=lambda name: (name != self._connection.here.name, name))
         hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), 16)
-        self._holding[pair] = _task(held_for, one, other, hold_s)
+        task = ray().remote(held_for).options(**on(one), max_retries=0)
+        self._holding[pair] = task.remote(other, hold_s)
 
     def _answers(self, calls: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
         """What devices answer within ten seconds: nothing where only the host has ended, for the other end tries its
@@ -128,8 +129,3 @@ def held_for(other: str, hold_s: float) -> None:
         whole = address is not None and failure(address, _TRY_S) is None
         since_s = (since_s or time.monotonic()) if whole else None
         time.sleep(1.0)  # a few packets a second
-
-
-def _task(function: Any, name: str, *given: Any) -> Any:
-    """Begin a function on a device, in a process of its own."""
-    return ray().remote(function).options(**on(name), max_retries=0).remote(*given)
