@@ -6,9 +6,9 @@ When they are back (links.py), the first plan is deployed beside the running one
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -48,9 +48,9 @@ class Recovery:
         # What was there when no plan was possible, until when that stands, and the reason.
         self._refused: tuple[object, float, BadDevice] | None = None
         self._looked_s = 0.0
-        # The first plan's pipeline beside the running one, and the thread that deploys it.
-        self._deploying: threading.Thread | None = None
-        self._prepared: RequestPipeline | None = None
+        # The first plan's pipeline beside the running one, once it is deployed.
+        self._returning: Future[RequestPipeline] | None = None
+        self._pool = ThreadPoolExecutor(1)
 
     def begin(self) -> RequestPipeline:
         """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
@@ -60,7 +60,7 @@ class Recovery:
         """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
         if there are none, or no plan keeps the limits; until something changes, the same again for ten seconds without
         another look."""
-        self._drop_prepared()  # it was made for a cluster that no longer exists
+        self._drop_returning()  # it was made for a cluster that no longer exists
         if self._refused is not None and self._refused[0] == self._there() and time.monotonic() < self._refused[1]:
             raise self._refused[2]
         try:
@@ -115,45 +115,39 @@ class Recovery:
         """Every two seconds, look whether the lost devices and links are back; if so, deploy the first plan beside the
         running one."""
         now = time.monotonic()
-        if self.running is self._first or self.ready() or self._deploying or now - self._looked_s < 2.0:
+        if self.running is self._first or self._returning is not None or now - self._looked_s < 2.0:
             return
         self._looked_s = now
         if self._whole(self._first):
-            self._deploying = threading.Thread(target=self._deploy_first, daemon=True)
-            self._deploying.start()
+            self._returning = self._pool.submit(self._deployed, self._first)
 
-    def _deploy_first(self) -> None:
-        try:
-            self._prepared = self._deployed(self._first)
-        except Exception as error:  # the running plan continues, and this is tried again
+    def ready(self) -> bool:
+        """Whether the first plan is ready to take over."""
+        if self._returning is None or not self._returning.done():
+            return False
+        if (error := self._returning.exception()) is not None:  # the running plan continues, and this is tried again
             _LOG.info("the first plan was not deployed again: %s", error)
+            self._returning = None
+        return error is None
+
+    def take_over(self, request: int) -> RequestPipeline:
+        """The first plan's pipeline, which is ready, to run from `request` on."""
+        assert self._returning is not None, "it is ready"
+        pipeline, self._returning = self._returning.result(), None
+        before, after = (planned.plan.predicted_latency_s.value for planned in (self.running, self._first))
+        self.switches.append(Switch("its devices and links are back", request, before, after))
+        return self._use(self._first, pipeline)
 
     def close(self) -> None:
         """Stop watching links and deploying the first plan."""
         self._links.close()
-        if self._deploying is not None:
-            self._deploying.join(timeout=10.0)
-        self._drop_prepared()
+        self._drop_returning()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _drop_prepared(self) -> None:
-        if self._prepared is not None:
-            self._prepared.close()
-            self._prepared = None
-
-    def ready(self) -> bool:
-        """Whether the first plan is ready to take over."""
-        if self._deploying is not None and not self._deploying.is_alive():
-            self._deploying = None
-        return self._prepared is not None
-
-    def take_over(self, request: int) -> RequestPipeline | None:
-        """The prepared pipeline, to run from `request` on; None if it has been dropped since."""
-        if self._prepared is None:
-            return None
-        pipeline, self._prepared = self._prepared, None
-        before, after = (planned.plan.predicted_latency_s.value for planned in (self.running, self._first))
-        self.switches.append(Switch("its devices and links are back", request, before, after))
-        return self._use(self._first, pipeline)
+    def _drop_returning(self) -> None:
+        if self._returning is not None:
+            self._returning.add_done_callback(_close)
+            self._returning = None
 
     def _use(self, planned: Planned, pipeline: RequestPipeline) -> RequestPipeline:
         self.running, self._pipeline = planned, pipeline
@@ -186,6 +180,11 @@ class Recovery:
         here, names = self.connection.here.name, self._devices(planned)
         used = self._pairs(planned) | {Pair((here, name)) for name in names}
         return all(alive.get(name) for name in names) and not used & self._links.lost()
+
+
+def _close(coming: "Future[RequestPipeline]") -> None:
+    if not coming.cancelled() and coming.exception() is None:
+        coming.result().close()
 
 
 def _no_plan(gone: Collection[str], lost: Collection[Pair], left: Cluster, error: TaglioError) -> str:

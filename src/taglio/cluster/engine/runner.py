@@ -182,9 +182,9 @@ class Runner:
         return not self._sessions and self._recovery.ready()
 
     def _accept(self, request: _Request) -> None:
-        if not self._waiting and self._may_switch() and (other := self._recovery.take_over(request.number)) is not None:
+        if not self._waiting and self._may_switch():
             self.pipeline.close()
-            self._use(other)
+            self._use(self._recovery.take_over(request.number))
             reason = self._recovery.switches[-1].reason
             _LOG.warning("request %d: new plan from here on: %s", request.number, reason)
         if request.session is not None:
