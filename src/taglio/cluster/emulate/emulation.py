@@ -3,7 +3,6 @@ start by the command that starts them anywhere."""
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
+from taglio import artifact
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import EMULATION, Cluster, nearest
 from taglio.cluster.emulate import line, namespaces, quota, record
@@ -83,26 +83,14 @@ class RunningEmulation:
         for device in now.devices:
             base.device(device.name)
         kept = {(way.source, way.target): way for way in ways(now, base)}
-        self._order(
-            tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
-        )
+        cut = (msgspec.structs.replace(way, cut=True) for way in ways(base))
+        self._set(tuple(kept.get((way.source, way.target), way) for way in cut))
         for device in now.devices:
             quota.limit(self.record.group / device.name, device.cpus)
 
-    def _order(self, links: line.Order) -> None:
-        """Send new link settings, and wait until they apply. Raises CannotEmulate if the process has died."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(10.0)
-            try:
-                connection.connect(str(self.record.control))
-                connection.send(msgspec.json.encode(links))
-                answer = connection.recv(len(line.DONE))
-            except OSError as error:
-                raise CannotEmulate(
-                    f"the process that carries the links does not answer ({error}): restart it"
-                ) from None
-        if answer != line.DONE:
-            raise CannotEmulate("the process that carries the links has ended: restart it")
+    def _set(self, links: line.Links) -> None:
+        """Write the links for the process that carries them, which reads them within moments."""
+        artifact.write_bytes(self.record.links, msgspec.json.encode(links))
 
 
 def joined(folder: str | None) -> RunningEmulation:
@@ -149,23 +137,14 @@ class Emulation(RunningEmulation):
             quota.create(self.record.group.parent, group)
             quota.limit(group, device.cpus)
             descriptors.append(namespaces.create(self.record.namespace(device.name), index))
-        self._line = self._carrying(descriptors)
+        self._set(ways(self.cluster))
+        self._line = subprocess.Popen(
+            [sys.executable, "-m", "taglio.cluster.emulate.line", str(self.record.folder), *map(str, descriptors)],
+            stdin=subprocess.PIPE,
+            pass_fds=descriptors,
+        )
         for descriptor in descriptors:
             os.close(descriptor)
-        self._order(())
-
-    def _carrying(self, descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":
-        """The process that carries packets between the devices."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
-            control.bind(str(self.record.control))
-            control.listen(8)
-            order = msgspec.json.encode(ways(self.cluster)).decode()
-            words = [str(control.fileno()), order, str(self.record.folder), *map(str, descriptors)]
-            return subprocess.Popen(
-                [sys.executable, "-m", "taglio.cluster.emulate.line", *words],
-                stdin=subprocess.PIPE,
-                pass_fds=(control.fileno(), *descriptors),
-            )
 
     def close(self) -> None:
         """Kill everything that runs in it and remove it."""
@@ -184,7 +163,7 @@ class Emulation(RunningEmulation):
             quota.limit(self.record.group / device.name, device.cpus)
 
 
-def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
+def ways(cluster: Cluster, order: Cluster | None = None) -> line.Links:
     """The links between devices, by the devices' indices in `order` (default: the cluster)."""
     index = {device.name: number for number, device in enumerate((order or cluster).devices)}
     return tuple(

@@ -29,9 +29,9 @@ class EmulationRecord:
         return FOLDER / str(self.owner)
 
     @property
-    def control(self) -> Path:
-        """The control socket of the links."""
-        return self.folder / "control"
+    def links(self) -> Path:
+        """The file of its links, as they are now."""
+        return self.folder / "links.json"
 
     def namespace(self, device: str) -> str:
         """The name of a device's network namespace."""
