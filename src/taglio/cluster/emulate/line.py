@@ -135,7 +135,9 @@ class Line:
         while True:
             if (now_s := time.monotonic()) > looked_s + _LOOK_S:
                 looked_s, status = now_s, links.stat()
-                if seen != (seen := (status.st_ino, status.st_mtime_ns)):  # another file has replaced it
+                version = status.st_ino, status.st_mtime_ns
+                if version != seen:  # another file has replaced it
+                    seen = version
                     self.set(read(links))
             wait_s = min(_LOOK_S, inf if (due_s := self.hand_on()) is None else due_s)
             for descriptor in select.select([owner, *inner], [], [], wait_s)[0]:
