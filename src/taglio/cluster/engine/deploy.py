@@ -13,7 +13,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, ComponentJob, Host
+from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, Host
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.resident import CHUNK_BYTES, DeviceFacts, clock_name
@@ -114,13 +114,9 @@ def open_components(
         files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
         facts, sent_bytes = admitted(host, cluster.device(name), pieces[0].runtime, files)
         clock = ClockOffset(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
-        jobs = [
-            ComponentJob(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
-            for piece in pieces
-        ]
         others = {other: names for other, names in places.items() if other != role and names[0] in actors}
         peers = {other: [actors[name] for name in names] for other, names in others.items()}
-        host.load(jobs, cluster.device(name).threads, peers)
+        host.load(manifest, role, cluster.device(name).threads, peers)
         return clock, sent_bytes
 
     clocks, sent_bytes = {}, 0

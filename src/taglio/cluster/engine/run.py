@@ -55,13 +55,6 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
         raise BadArtifact(
             f"{folder / PLAN}.json: is a plan for one machine: run taglio plan {folder} --cluster FILE first"
         )
-    for piece in manifest.pieces:
-        runtime = cluster.device(piece.device).runtime
-        if runtime and runtime != piece.runtime:
-            raise BadArtifact(
-                f'{folder / COMPONENTS}: was built for {piece.runtime} on "{piece.device}", the cluster file says '
-                f"{runtime}: run taglio plan {folder} --cluster FILE again"
-            )
     if plan.start != cluster.start:
         raise BadArtifact(
             f'{folder / PLAN}.json: starts at "{plan.start}", the cluster file at "{cluster.start}": plan again'
