@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isfinite
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,8 @@ def profile_devices(
 
     Machines measure in parallel, devices of one machine in turn. Raises BadDevice for a device that cannot.
     """
-    job = _asked(work, scheme, effort)
-    runtimes = {device.name: device.runtime for device in cluster.devices if not device.assumed}
-    jobs = {name: _in(job, runtime or job.options.runtime) for name, runtime in runtimes.items()}
+    devices = [device for device in cluster.devices if not device.assumed]
+    jobs = {device.name: _job(work, scheme, effort, device, device.runtime or work.setup.runtime) for device in devices}
     return _measured(connection, work, cluster, jobs, "profiling devices")
 
 
@@ -134,8 +133,10 @@ def refine_devices(
 ) -> dict[str, Profile]:
     """`profiles` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
     profile's random mixes, and kernel times depend on their neighbours. Raises as above."""
-    job = replace(_asked(work, plan.scheme, effort), near=plan.assignment())
-    jobs = {name: _in(replace(job, before=profile), profile.conditions.runtime) for name, profile in profiles.items()}
+    jobs = {}
+    for name, profile in profiles.items():
+        job = _job(work, plan.scheme, effort, cluster.device(name), profile.conditions.runtime)
+        jobs[name] = replace(job, before=profile, near=plan.assignment())
     return _measured(connection, work, cluster, jobs, "timing the plan")
 
 
@@ -149,11 +150,8 @@ def _measured(
     with scratch() as folder:
         files = written(work.model, folder)
         for name, job in jobs.items():
-            device = cluster.device(name)
-            memory_bytes = int(device.memory_bytes) if isfinite(device.memory_bytes) else None
-            options = replace(job.options, threads=device.threads)
-            there = replace(job, files=files, options=options, memory_bytes=memory_bytes)
-            actor, machine = _profiler(device, there, folder, work.progress)
+            there = replace(job, files=files)
+            actor, machine = _profiler(cluster.device(name), there, folder, work.progress)
             waiting.setdefault(machine, deque()).append((name, actor, there))
     running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
     profiles: dict[str, Profile] = {}
@@ -175,12 +173,12 @@ def _measured(
     return profiles
 
 
-def _asked(work: Work, scheme: Scheme, effort: float) -> Job:
-    """The job of every device, apart from the model's files and what each device has."""
-    setup, model = work.setup, replace(work.model, proto=onnx.ModelProto(), store=None)
-    feeds = [dict(feed) for feed in work.timed]
-    options = replace(setup.options(), threads=1, runtime=setup.runtime)
-    return Job({}, model, work.graph, work.ranges(), scheme, feeds, options, effort, setup.seed)
+def _job(work: Work, scheme: Scheme, effort: float, device: Device, runtime: str) -> Job:
+    """The job of a device, apart from the model's files."""
+    model, feeds = replace(work.model, proto=onnx.ModelProto(), store=None), [dict(feed) for feed in work.timed]
+    options = replace(work.setup.options(), threads=device.threads, runtime=runtime)
+    job = Job({}, model, work.graph, work.ranges(), scheme, feeds, options, effort, work.setup.seed)
+    return job if isinf(device.memory_bytes) else replace(job, memory_bytes=int(device.memory_bytes))
 
 
 def written(model: Model, folder: Path) -> dict[str, str]:
@@ -191,10 +189,6 @@ def written(model: Model, folder: Path) -> dict[str, str]:
     else:
         weights.save(path, model.proto, data, data.name)
     return {file.name: weights.sha256(file) for file in (path, data) if file.exists()}
-
-
-def _in(job: Job, runtime: str) -> Job:
-    return replace(job, options=replace(job.options, runtime=runtime))
 
 
 def _profiler(device: Device, job: Job, folder: Path, progress: Progress | None) -> tuple[Any, str]:
