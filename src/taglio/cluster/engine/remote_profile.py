@@ -134,9 +134,9 @@ def refine_devices(
     """`profiles` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
     profile's random mixes, and kernel times depend on their neighbours. Raises as above."""
     jobs = {}
-    for name, profile in profiles.items():
-        job = _job(work, plan.scheme, effort, cluster.device(name), profile.conditions.runtime)
-        jobs[name] = replace(job, before=profile, near=plan.assignment())
+    for name, before in profiles.items():
+        job = _job(work, plan.scheme, effort, cluster.device(name), before.conditions.runtime)
+        jobs[name] = replace(job, before=before, near=plan.assignment())
     return _measured(connection, work, cluster, jobs, "timing the plan")
 
 
