@@ -5,10 +5,10 @@ inputs and the calibrated ranges, and returns the profile that `taglio profile` 
 are timed, as many are open at once as fit in the memory of the device, and at least one.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from math import isinf
 from pathlib import Path
 from typing import Any
@@ -144,32 +144,24 @@ def _measured(
     connection: Connection, work: Work, cluster: Cluster, jobs: Mapping[str, Job], stage: str
 ) -> dict[str, Profile]:
     """The profiles that devices measured for `jobs`."""
-    library = ray()
     connection.need(list(jobs))
-    waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
+    by_machine: dict[str, list[tuple[str, Any, Job]]] = {}
     with scratch() as folder:
         files = written(work.model, folder)
         for name, job in jobs.items():
             there = replace(job, files=files)
             actor, machine = _profiler(cluster.device(name), there, folder, work.progress)
-            waiting.setdefault(machine, deque()).append((name, actor, there))
-    running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
+            by_machine.setdefault(machine, []).append((name, actor, there))
     profiles: dict[str, Profile] = {}
-    while running or any(waiting.values()):
-        for machine, queue in waiting.items():
-            if queue and all(machine != busy for _, busy, _ in running.values()):
-                name, actor, job = queue.popleft()
-                running[actor.profile.remote(job)] = name, machine, actor
-        done, _ = library.wait(list(running), timeout=1.0)
-        for answer in done:
-            name = running[answer][0]
+    for turn in zip_longest(*by_machine.values()):  # one device of each machine
+        answers = {name: actor.profile.remote(job) for name, actor, job in filter(None, turn)}
+        for name, answer in answers.items():
+            if work.progress:
+                work.progress(stage, len(profiles), len(jobs))
             try:
-                profiles[name] = library.get(answer)
+                profiles[name] = ray().get(answer)
             except Exception as error:
                 raise refusal(name, error) from None
-            del running[answer]
-        if work.progress:
-            work.progress(stage, len(profiles), len(jobs))
     return profiles
 
 
