@@ -1,6 +1,6 @@
 """What the probe measures with, and what it makes of times that were made up."""
 
-from pathlib import Path
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from taglio.cluster.engine.parcel import ComponentStep, Hop
 from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.probe import Probes, fitted
 from taglio.cluster.file import parse, written
+from taglio.components.cut import Component
 from tests.cluster.engine.devices import CLUSTER
 
 NOTHING: Any = None
@@ -42,13 +43,15 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
         "camera-server-back": {"camera": 0.007, "server": 0.004},
     }
 
-    def seen(_: object, __: object, folder: Path, parts: list[Any], *___: object) -> probe._Seen:
-        a, b = parts[0].device, parts[1].device if len(parts) > 1 else ""
-        there = [1_000_000 if folder.name.endswith("there") else 0] * (3 if folder.name.endswith("more") else 1)
-        back = 1_000_000 if folder.name.endswith("back") else 0
-        return probe._Seen(answers(real, a, b, there, back) if b else [], busy_s.get(folder.name, {}))
+    def seen(parts: list[Component], *, there: int = 0, back: int = 0) -> probe._Seen:
+        if len(parts) == 1:
+            return probe._Seen([], busy_s["alone"])
+        a, b, more = parts[0].device, parts[1].device, len(parts) > 3
+        way = "more" if more else "there" if there else "back" if back else "few"
+        return probe._Seen(answers(real, a, b, [there] * (3 if more else 1), back), busy_s.get(f"{a}-{b}-{way}", {}))
 
-    monkeypatch.setattr(probe, "_request_s", lambda *_: 0.0001)
+    monkeypatch.setattr(probe, "_opened", lambda _, __, ___, parts, ____: nullcontext(parts))
+    monkeypatch.setattr(probe, "_request_s", lambda _: 0.0001)
     monkeypatch.setattr(probe, "_seen", seen)
     monkeypatch.setattr(probe, "_many", lambda _: 1_000_000)
     connection: Any = SimpleNamespace(need=lambda _: None)
