@@ -181,10 +181,8 @@ def _planned(cluster: Cluster, file: Path) -> EmulationRecord:
     """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > 254:  # the addresses of one network
         raise CannotEmulate(f"{len(cluster.devices)} devices: at most 254 can be emulated")
-    hierarchy = quota.hierarchy()
-    assert hierarchy is not None
-    text, names = file.read_text(encoding="utf-8"), tuple(device.name for device in cluster.devices)
-    return EmulationRecord(os.getpid(), str(file), text, hierarchy / f"taglio-{os.getpid()}", names)
+    names = tuple(device.name for device in cluster.devices)
+    return EmulationRecord(os.getpid(), str(file), file.read_text(encoding="utf-8"), names)
 
 
 def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:
