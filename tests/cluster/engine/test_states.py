@@ -19,9 +19,8 @@ from taglio.errors import BadDevice
 SUM = State("total", "before", "float32", (1,))
 
 
-def test_the_session_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taglio.cluster.engine.host.SESSIONS", 2)
-    states, written = SessionStates(), {"total": np.ones(1, np.float32)}
+def test_the_session_used_longest_ago_is_forgotten() -> None:
+    states, written = SessionStates(most=2), {"total": np.ones(1, np.float32)}
     for name in ("a", "b", "a", "c"):
         states.keep("0", [SUM], SessionStep(name, 0), written)
     assert states.before("0", [SUM], SessionStep("a", 1))["before"].tolist() == [1.0]

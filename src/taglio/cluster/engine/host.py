@@ -67,10 +67,11 @@ class _ReadyComponent:
 
 
 class SessionStates:
-    """The states that components keep of each session from step to step. They are lost with the device: the sender
+    """The states that components keep of each of `most` sessions from step to step. They are lost with the device: the sender
     repeats the steps (runner.py), or reports that the session is lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = SESSIONS) -> None:
+        self._most = most
         self._kept: dict[str, dict[str, tuple[int, dict[str, np.ndarray]]]] = {}
 
     def before(self, component: str, states: Sequence[State], step: SessionStep | None) -> dict[str, np.ndarray]:
@@ -96,7 +97,7 @@ class SessionStates:
         mine.pop(step.session, None)
         if not step.last:
             mine[step.session] = step.number + 1, {state.past: written[state.present] for state in states}
-        if len(mine) > SESSIONS:
+        if len(mine) > self._most:
             del mine[next(iter(mine))]
 
 
