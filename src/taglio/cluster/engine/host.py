@@ -67,7 +67,7 @@ class _ReadyComponent:
 
 
 class SessionStates:
-    """The states that components keep of each of `most` sessions from step to step. They are lost with the device: the sender
+    """The states that components keep of `most` sessions from step to step. They are lost with the device: the sender
     repeats the steps (runner.py), or reports that the session is lost."""
 
     def __init__(self, most: int = SESSIONS) -> None:
