@@ -59,8 +59,8 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
         raise BadArtifact(
             f'{folder / PLAN}.json: starts at "{plan.start}", the cluster file at "{cluster.start}": plan again'
         )
-    if not cluster.messages_cost and (kept := _kept(folder, work)) is not None:
-        cluster = cluster.with_handling(kept.handling)
+    if not cluster.messages_cost:
+        cluster = cluster.with_handling(_planned_for(folder, work).handling)
     return work, Planned(folder / COMPONENTS, plan, cluster)
 
 
@@ -149,9 +149,10 @@ def answer_requests(
 def _notes(recovery: Recovery, work: Work, ready: Planned, *, stream: bool) -> tuple[str, ...]:
     """Reasons why a run's figures may differ from the predictions."""
     cluster, here, notes = ready.cluster, recovery.connection.here.name, list[str]()
+    file = _planned_for(recovery.folder, work)
     if here != cluster.start:
         notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
-    if planned_for(recovery.folder, work) not in (None, cluster):
+    if parse(file.text, file.file).with_handling(file.handling) != cluster:
         notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
     if stream and ready.plan.crossings and not cluster.messages_cost:
         notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
@@ -175,15 +176,9 @@ def runners(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Runner]]
         ]
 
 
-def planned_for(folder: Path, work: Work) -> Cluster | None:
-    """The cluster that the plan in `folder` was made for; None if it was not stored."""
-    kept = _kept(folder, work)
-    return None if kept is None else parse(kept.text, kept.file).with_handling(kept.handling)
-
-
-def _kept(folder: Path, work: Work) -> ClusterFile | None:
-    path = folder / f"{CLUSTER}.json"
-    return artifact.load(path, CLUSTER, ClusterFile, model_sha256=work.model.sha256) if path.exists() else None
+def _planned_for(folder: Path, work: Work) -> ClusterFile:
+    """The cluster file that the plan in `folder` was made for."""
+    return artifact.load(folder / f"{CLUSTER}.json", CLUSTER, ClusterFile, model_sha256=work.model.sha256)
 
 
 @dataclass(slots=True)
