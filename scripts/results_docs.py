@@ -256,7 +256,7 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             "cluster_faults",
             "cluster_faults.py",
             "fault",
-            columns("fault", "answered", "asked", "same bits"),
+            columns("fault", "answered", "asked", "same bits", without="head"),
             "{0} of {1}, {2}",
         ),
         Claim(

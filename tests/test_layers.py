@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cores", "optional", "scratch", "student"),
     ("memory", "weights"),
     ("arguments", "artifact", "cluster.devices", "data", "embedded", "runtimes"),
-    ("cluster.changes", "cluster.file", "model", "transaction"),
+    ("cluster.file", "model", "transaction"),
     ("quantize",),
     ("profile",),
     ("error",),

@@ -3,13 +3,15 @@
 import msgspec
 import pytest
 
+from taglio.cluster.file import parse
 from taglio.cluster.planning.place import place
 from taglio.cluster.planning.workload import Workload
 from taglio.flow.pareto import front
 from taglio.plan.result import Limits
 from taglio.profile.result import scaled
-from tests.cluster.planning.test_assemble import chain
-from tests.cluster.test_changes import CLUSTER
+from tests.cluster.planning.test_assemble import PAIR, chain
+
+CLUSTER = parse(PAIR.replace("bandwidth_mbit_s = 8\n", "bandwidth_mbit_s = 80\n"))
 
 
 @pytest.mark.parametrize("axis", ["energy", "throughput"])

@@ -112,9 +112,8 @@ def _latency(run: ClusterRun) -> list[str]:
 
 
 def _proof(run: ClusterRun) -> list[str]:
-    lines = [f"{opened.device} ran {opened.component} {opened.sha256[:12]}, as planned" for opened in run.loaded]
     same = "bit for bit" if run.identical == run.requests else f"within {run.distance:.1e} (relative L2)"
-    lines.append(f"{run.requests} answers in order, each equal to the single-process answer {same}")
+    lines = [f"{run.requests} answers in order, each equal to the single-process answer {same}"]
     for broke in run.interruptions:
         resent = f"{broke.resent} sent again after {broke.recovery_s:.2f} s"
         lines.append(f"request {broke.request} failed ({broke.reason}): {resent}")

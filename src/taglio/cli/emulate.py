@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import EMULATION
 from taglio.cluster.emulate import emulation
 from taglio.cores import available_cores
@@ -19,7 +20,7 @@ def emulate(options: argparse.Namespace) -> int:
     if options.change is not None:
         if options.cluster or options.after or options.on:
             raise BadOption("--set changes the running emulation: give nothing else with it")
-        emulation.joined(here).change(options.change)
+        emulation.joined(here).become(cluster_file.load(options.change))
         return 0
     if options.cluster is None:
         if not options.on or not options.after:

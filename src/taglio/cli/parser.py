@@ -218,10 +218,10 @@ COMMANDS = (
                 metavar="DEVICE",
             ),
             "--set": option(
-                'change the running emulation: "link A->B bandwidth x0.1", "link A->B cut", "device A x10" (slower), '
-                '"without A"; several with ";"; "" restores the cluster file',
+                "change the running emulation to the links and CPU quotas of another file; cut links that it lacks",
                 dest="change",
-                metavar="CHANGE",
+                type=path,
+                metavar="CLUSTER",
             ),
         },
         epilog="Write the command after --. Without one, the emulation runs until Ctrl-C.",

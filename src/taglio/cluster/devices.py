@@ -14,7 +14,6 @@ EMULATION = "TAGLIO_EMULATION"
 FETCH_BYTES = 700
 # Factors on measured times, bandwidths and memories: beyond these, seconds and bytes become 0 or infinite in plans.
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
-FACTORS = f"from {LEAST_FACTOR:g} to {MOST_FACTOR:g}"
 
 
 @dataclass(frozen=True, slots=True)

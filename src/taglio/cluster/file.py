@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from taglio import artifact
-from taglio.cluster.devices import FACTORS, LEAST_FACTOR, MOST_FACTOR, Cluster, Device, Link, nearest
+from taglio.cluster.devices import LEAST_FACTOR, MOST_FACTOR, Cluster, Device, Link, nearest
 from taglio.errors import BadOption
 from taglio.runtimes.session import RUNTIMES, WHOLE
 
@@ -253,7 +253,10 @@ class _Reader:
             seen.append(of)
         factor = prod(self.devices[device].scale_factor for device in seen)
         if not LEAST_FACTOR <= factor <= MOST_FACTOR:
-            raise self.fail(f'the times of "{name}" are scaled by {factor:g} in all: give factors {FACTORS} in all')
+            raise self.fail(
+                f'the times of "{name}" are scaled by {factor:g} in all: give factors from {LEAST_FACTOR:g} to '
+                f"{MOST_FACTOR:g} in all"
+            )
 
 
 def _explained(name: str, value: Any, kind: type[Struct], message: str) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 from taglio import artifact
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.host import SESSIONS
-from taglio.cluster.engine.serve import Steps
-from taglio.cluster.engine.session import ClusterSession, sessions
+from taglio.cluster.engine.run import runners
+from taglio.cluster.engine.runner import Runner, Steps
 from taglio.components.build import MANIFEST, read
 from taglio.cores import available_cores
 from taglio.data.spec import InputSpec
@@ -52,7 +52,7 @@ class ServedModel:
     version: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    executor: Executor | ClusterSession
+    executor: Executor | Runner
     predicted_s: float | None
     alone: str = ""
     way: Way = _WAY
@@ -64,7 +64,7 @@ class ServedModel:
         states. Raises BadRequest for a step of a model without states, and on a cluster for anything else of a model
         with states."""
         if step is None:
-            if isinstance(self.executor, ClusterSession) and self.executor.manifest.states:
+            if isinstance(self.executor, Runner) and self.executor.manifest.states:
                 raise BadRequest(f"model {self.name} keeps its state on the devices of a cluster: give a sequence_id")
             return self.inputs, self.outputs
         if not self.executor.manifest.states:
@@ -88,13 +88,13 @@ class ServedModel:
     @property
     def on_cluster(self) -> bool:
         """Whether the devices of a cluster answer, not this process."""
-        return isinstance(self.executor, ClusterSession)
+        return isinstance(self.executor, Runner)
 
     @property
     def at_once(self) -> int:
         """How many requests or batches run at once: several on a cluster, where each device has its own part; here
         those of the way."""
-        return self.executor.lanes if isinstance(self.executor, ClusterSession) else self.way.at_once
+        return self.executor.lanes if isinstance(self.executor, Runner) else self.way.at_once
 
     def run(self, feed: Mapping[str, np.ndarray], step: SequenceStep | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
@@ -105,7 +105,7 @@ class ServedModel:
         if not step.start and step.sequence not in self.states:
             raise BadRequest(f"sequence {step.sequence!r} has not been started: begin it with sequence_start")
         before = None if step.start else self.states[step.sequence]
-        if isinstance(self.executor, ClusterSession):
+        if isinstance(self.executor, Runner):
             after = before or Steps(repr(step.sequence))
             values = self.executor.run(feed, after, last=step.end)
         else:
@@ -149,10 +149,10 @@ def opened(
                 for key, folder in workspaces.items()
             ]
         else:
-            running = stack.enter_context(sessions([*workspaces.values()], cluster))
+            running = stack.enter_context(runners([*workspaces.values()], cluster))
             models = [
-                _ready(folder, ServedModel(*key, (), (), session, session.predicted_s))
-                for (key, folder), session in zip(workspaces.items(), running, strict=True)
+                _ready(folder, ServedModel(*key, (), (), runner, runner.predicted_s))
+                for (key, folder), runner in zip(workspaces.items(), running, strict=True)
             ]
         yield [
             replace(model, way=replace(model.way, joined=batch)) if batch and not model.alone else model
@@ -203,7 +203,7 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
     executor = model.executor
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     inputs, outputs = interface(folder / COMPONENTS, executor.manifest)
-    if isinstance(executor, ClusterSession):  # states never leave its devices
+    if isinstance(executor, Runner):  # states never leave its devices
         inputs, outputs = (
             [spec for spec in specs if spec.name in names]
             for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)

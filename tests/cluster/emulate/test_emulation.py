@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 from taglio.cluster.emulate import emulation, record
 from taglio.cluster.emulate.emulation import Emulation, RunningEmulation
+from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from tests.cluster.engine.devices import until
 from tests.end_to_end.command import ENVIRONMENT, begun
@@ -75,7 +77,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
 def made(one: Emulation) -> Iterator[Emulation]:
     """An emulation as its file says, whatever a test before changed."""
     yield one
-    one.change("")
+    one.become(one.cluster)
 
 
 def taglio(*words: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
@@ -120,15 +122,18 @@ def test_a_round_trip_and_a_megabyte_take_as_long_as_the_links_say(made: Emulati
 
 @pytest.mark.alone
 def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
-    made.change("link gateway->server bandwidth x0.1; link gateway->server latency x4; device server x10")
+    link = made.cluster.link("gateway", "server")
+    assert link is not None
+    slow = made.cluster.with_link(replace(link, bandwidth_bytes_per_s=1.25e6, latency_s=0.020))
+    made.become(slow.with_device("server", cpus=0.1))
     expected_s = 0.025 + 100_000 / 1.25e6
     assert seconds(made, "gateway", "server", 100_000, 1.06 * expected_s) == pytest.approx(expected_s, rel=0.06)
-    assert quota_of(made, "server").split()[0] == "1000"  # of 10,000 µs: one thread at a tenth
-    made.change("")
+    assert quota_of(made, "server").split()[0] == "1000"  # of 10,000 µs
+    made.become(made.cluster)
     assert seconds(made, "gateway", "server", 1, 0.012, 11) <= 0.012
     assert quota_of(made, "server").split()[0] in ("-1", "max")
     with pytest.raises(BadOption, match="no device"):
-        made.change("link gateway->nowhere cut")
+        made.become(parse(CLUSTER.replace("gateway", "nowhere")))
 
 
 def quota_of(made: RunningEmulation, device: str) -> str:
@@ -138,7 +143,7 @@ def quota_of(made: RunningEmulation, device: str) -> str:
 
 
 def test_nothing_passes_a_cut_link(made: Emulation) -> None:
-    made.change("without gateway")
+    made.become(made.cluster.without("gateway"))
     words = [sys.executable, "-c", f"import socket; socket.create_connection(('{made.addresses['gateway']}', 5000), 1)"]
     assert made.start("camera", words, stderr=subprocess.DEVNULL).wait() == 1
 
@@ -191,12 +196,13 @@ def test_a_running_one_is_joined_from_outside(file: Path) -> None:
         told = "import os; print(os.environ['TAGLIO_DEVICE'])"
         done = taglio("cluster", "emulate", "--on", "server", "--", sys.executable, "-c", told, env=folder)
         assert done.stdout == "server\n"
-        assert taglio("cluster", "emulate", "--set", "device camera x10", env=folder).returncode == 0
-        assert quota_of(made, "camera").split()[0] == "1000"  # of 20,000 µs: half a core at a tenth
-        assert "must be a factor" in taglio("cluster", "emulate", "--set", "device camera x0", env=folder).stderr
+        slow = file.with_name("slow.toml")
+        slow.write_text(CLUSTER.replace("cpus = 0.5", "cpus = 0.05"))
+        assert taglio("cluster", "emulate", "--set", str(slow), env=folder).returncode == 0
+        assert quota_of(made, "camera").split()[0] == "1000"  # of 20,000 µs
         running.terminate()
         running.wait(30)
-    assert "no emulation is running" in taglio("cluster", "emulate", "--set", "", env=folder).stderr
+    assert "no emulation is running" in taglio("cluster", "emulate", "--set", str(file), env=folder).stderr
 
 
 @contextmanager

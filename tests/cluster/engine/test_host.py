@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto
 
 from taglio.cluster.engine.deploy import send
-from taglio.cluster.engine.host import ComponentJob, Host
+from taglio.cluster.engine.host import Host
 from taglio.cluster.engine.parcel import Parcel
 from taglio.cluster.engine.wiring import wire
 from taglio.components.build import Manifest, write
@@ -57,10 +57,9 @@ def host(tmp_path: Path) -> Host:
     parts = [part("0", "x", "a b"), part("1", "a", "c"), part("2", "b", "d"), part("3", "a", "e")]
     parts.append(part("4", "c d e", "y"))
     manifest = write(tmp_path, Manifest("0" * 64, ("x",), ("y",), ()), parts)
-    wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
+    found = Host(HERE, 1, tmp_path / "store")
     send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
-    jobs = [ComponentJob(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
-    found.load(jobs, 1, {})
+    found.load(manifest, HERE, 1, {})
     return found
 
 
@@ -74,7 +73,7 @@ def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened
     assert len(piece.files) == 2
     there = Host(HERE, 1, tmp_path / "store")
     assert send(there, {sha256: tmp_path / name for name, sha256 in piece.files.items()}) > 4 * 256 * 256
-    there.load([ComponentJob(piece, (0,), wire(manifest).sends("0"))], 1, {})
+    there.load(manifest, HERE, 1, {})
     there.take(Parcel(0, 0, "", {"x": np.ones((1, 256), np.float32)}))
     assert np.allclose(there.give(0, 1).tensors["y"], 256.0, rtol=1e-3)
 
@@ -94,8 +93,7 @@ def test_a_component_that_cannot_run_on_zeros_is_opened_and_answers(tmp_path: Pa
     manifest = write(tmp_path, Manifest("0" * 64, ("c", "x"), ("y",), ()), [branches()])
     wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
     send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
-    (piece,) = manifest.pieces
-    found.load([ComponentJob(piece, wiring.reads[piece.name], wiring.sends(piece.name))], 1, {})
+    found.load(manifest, HERE, 1, {})
     x = np.ones((1, 4), np.float32)
     answer = found.promise(0, wiring.sends("0")[0][0])
     for index, message in enumerate(wiring.messages):

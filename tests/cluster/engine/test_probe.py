@@ -1,6 +1,6 @@
 """What the probe measures with, and what it makes of times that were made up."""
 
-from pathlib import Path
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from taglio.cluster.engine.parcel import ComponentStep, Hop
 from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.probe import Probes, fitted
 from taglio.cluster.file import parse, written
+from taglio.components.cut import Component
 from tests.cluster.engine.devices import CLUSTER
 
 NOTHING: Any = None
@@ -34,23 +35,23 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
     real = cluster.with_link(Link("camera", "server", 12.5e6, 5e-3, gap_s=1e-3))
     real = real.with_link(Link("server", "camera", 2.5e6, 5e-3)).with_link(Link("server", "third", 1e6, 2e-3))
     real = real.with_link(Link("third", "server", 1e6, 2e-3))
-    # Processor seconds of a request, and how much of the device was free just then.
-    uses = {
-        "alone": {"camera": (0.001, 0.5)},
-        "camera-server-few": {"camera": (0.004, 0.5), "server": (0.003, 1.0)},
-        "camera-server-more": {"camera": (0.006, 0.5), "server": (0.005, 1.0)},
-        "camera-server-there": {"camera": (0.005, 0.9), "server": (0.006, 1.0)},
-        "camera-server-back": {"camera": (0.007, 0.9), "server": (0.004, 0.4)},
+    busy_s = {
+        "alone": {"camera": 0.001},
+        "camera-server-few": {"camera": 0.004, "server": 0.003},
+        "camera-server-more": {"camera": 0.006, "server": 0.005},
+        "camera-server-there": {"camera": 0.005, "server": 0.006},
+        "camera-server-back": {"camera": 0.007, "server": 0.004},
     }
 
-    def seen(_: object, __: object, folder: Path, parts: list[Any], *___: object) -> probe._Seen:
-        a, b = parts[0].device, parts[1].device if len(parts) > 1 else ""
-        there = [1_000_000 if folder.name.endswith("there") else 0] * (3 if folder.name.endswith("more") else 1)
-        back = 1_000_000 if folder.name.endswith("back") else 0
-        used = {name: probe._Use(*use) for name, use in uses.get(folder.name, {}).items()}
-        return probe._Seen(answers(real, a, b, there, back) if b else [], used)
+    def seen(parts: list[Component], *, there: int = 0, back: int = 0) -> probe._Seen:
+        if len(parts) == 1:
+            return probe._Seen([], busy_s["alone"])
+        a, b, more = parts[0].device, parts[1].device, len(parts) > 3
+        way = "more" if more else "there" if there else "back" if back else "few"
+        return probe._Seen(answers(real, a, b, [there] * (3 if more else 1), back), busy_s.get(f"{a}-{b}-{way}", {}))
 
-    monkeypatch.setattr(probe, "_request_s", lambda *_: 0.0001)
+    monkeypatch.setattr(probe, "_opened", lambda _, __, ___, parts, ____: nullcontext(parts))
+    monkeypatch.setattr(probe, "_request_s", lambda _: 0.0001)
     monkeypatch.setattr(probe, "_seen", seen)
     monkeypatch.setattr(probe, "_many", lambda _: 1_000_000)
     connection: Any = SimpleNamespace(need=lambda _: None)
@@ -67,12 +68,11 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
         "server": (0.002, 0.001, 0.001 / 1e6, 0.003 / 1e6),
         "camera": (0.001, 0.002, 0.001 / 1e6, 0.003 / 1e6),
     }
-    share = {"server": 1.0, "camera": 0.7}
     assert probes.handling.keys() == expected.keys()
     for name, seconds in expected.items():
         cost = probes.handling[name]
         of = (cost.send_s, cost.receive_s, cost.send_byte_s, cost.receive_byte_s)
-        assert of == pytest.approx([taken_s / share[name] for taken_s in seconds])
+        assert of == pytest.approx(seconds)
     assert (probes.handling["camera"].request_s, probes.handling["server"].request_s) == (0.0001, 0.0)
 
 

@@ -25,10 +25,7 @@ class Tried:
 
     def __init__(self, *names: str) -> None:
         self.up, self.cut, self.looks = dict.fromkeys(names, True), set[Pair](), 0
-        self.here, self.joined = SimpleNamespace(name="near"), 1
-
-    def renew(self) -> None:
-        pass
+        self.here = SimpleNamespace(name="near")
 
     def alive(self) -> dict[str, bool]:
         return self.up

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from taglio import weights
+from taglio.cluster.devices import Device
 from taglio.cluster.engine import remote_profile
 from taglio.cluster.engine.deploy import send
 from taglio.cluster.engine.remote_profile import Profiler
@@ -37,7 +38,8 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     timed = [{"x": np.ones((1, size), np.float32)} for size in (64, 8)]
     given = {"typical": timed[:1], "timed": timed, "graph": GRAPH, "ranges": lambda *_: None}
     work: Any = SimpleNamespace(setup=SimpleNamespace(**options, seed=0), model=model, **given)
-    job = replace(remote_profile._asked(work, parse_scheme(SCHEME), 1.0), files=remote_profile.written(model, tmp_path))
+    job = remote_profile._job(work, parse_scheme(SCHEME), 1.0, Device("far"), "onnxruntime")
+    job = replace(job, files=remote_profile.written(model, tmp_path))
     assert [each["x"].shape for each in job.feeds] == [(1, 64), (1, 8)] and len(job.files) == 1 + in_files
     profiler, seen = Profiler("far", 1, tmp_path / "store"), dict[str, Any]()
 

@@ -9,7 +9,7 @@ from taglio.cluster.devices import Link
 from taglio.cluster.engine.deploy import MOST_LANES
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
 from taglio.cluster.engine.run import _RunInProgress, lanes_for, way_s
-from taglio.cluster.engine.serve import Server
+from taglio.cluster.engine.runner import Runner
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Port
 from taglio.errors import MeasurementFailed
@@ -84,6 +84,9 @@ class Line:
         self.sent += 1
         return self.sent - 1
 
+    def settled(self, request: int, _: float) -> bool:
+        return request < self.sent and self.lanes == 1
+
     def wait(self, request: int, _: float) -> AnsweredRequest:
         self.answered += 1
         return AnsweredRequest(request, [np.full(1, self.value)], 0.0, 1.0, (), ())
@@ -111,15 +114,19 @@ class Losing:
     def watch(self) -> None:
         self.watched += 1
 
+    def close(self) -> None:
+        pass
+
 
 def test_an_answer_is_checked_against_its_plan_also_if_another_takes_over_before_it_is_handed_out() -> None:
     """Four requests in flight are sent again on one lane: the second loss is met while the third answer is in hand."""
     recovery = Losing(Line(1.0, 4, breaking=3), Line(2.0, 1, breaking=2), Line(3.0, 1, breaking=-1))
-    server = Server(recovery, 1.0)  # type: ignore[arg-type]
+    runner = Runner(recovery, 1.0)  # type: ignore[arg-type]
     wanted = {f"{value}": [[np.full(1, value)]] for value in (1.0, 2.0, 3.0)}
     run = _RunInProgress(recovery.running, None, [{}], wanted)  # type: ignore[arg-type]
-    for answer in server.answers([{}] * 5):
+    for answer in runner.answers([{}] * 5):
         run.check(answer)
+    runner.close()
     assert run.identical == 5 and recovery.watched == 5
     assert {name: len(answers) for name, (_, answers) in run.by_plan.items()} == {"2.0": 2, "3.0": 3}
 

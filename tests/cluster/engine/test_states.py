@@ -1,27 +1,26 @@
 """States of sessions on a device, and what happens to them when it is lost."""
 
-import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from taglio.cluster.engine import serve
 from taglio.cluster.engine.host import SessionStates
 from taglio.cluster.engine.parcel import SessionStep
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
-from taglio.cluster.engine.serve import Server, Steps
+from taglio.cluster.engine.runner import STEP_BYTES, Runner, Steps
 from taglio.components.build import State
 from taglio.errors import BadDevice
 
 SUM = State("total", "before", "float32", (1,))
 
 
-def test_the_session_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taglio.cluster.engine.host.SESSIONS", 2)
-    states, written = SessionStates(), {"total": np.ones(1, np.float32)}
+def test_the_session_used_longest_ago_is_forgotten() -> None:
+    states, written = SessionStates(most=2), {"total": np.ones(1, np.float32)}
     for name in ("a", "b", "a", "c"):
         states.keep("0", [SUM], SessionStep(name, 0), written)
     assert states.before("0", [SUM], SessionStep("a", 1))["before"].tolist() == [1.0]
@@ -52,6 +51,9 @@ class Lines:
         self._held.append(np.full(1, sum(ran)))
         return len(self._held) - 1
 
+    def settled(self, *_: object) -> bool:
+        return True
+
     def wait(self, request: int, _: float) -> AnsweredRequest:
         if request == self.breaking:
             raise Broken("its device is gone")
@@ -61,74 +63,44 @@ class Lines:
         pass
 
 
-def server(breaking: list[int]) -> Server:
+def running(breaking: list[int], **options: int) -> Runner:
     first = Lines(iter([*breaking, -1]))
     recovery = SimpleNamespace(
         begin=first.begin, recover=first.recover, ready=lambda: False, watch=lambda: None, running=None
     )
-    return Server(cast(Any, recovery), 1.0)
+    return Runner(cast(Any, recovery), 1.0, **cast(Any, options))
 
 
 def x(value: float) -> dict[str, np.ndarray]:
     return {"x": np.full(1, value)}
 
 
-def served(breaking: list[int], steps: int) -> tuple[list[float], Server]:
-    found = server(breaking)
-    return [float(each.outputs[0][0]) for each in found.answers(map(x, range(1, steps + 1)), Steps("one"))], found
-
-
 @pytest.mark.parametrize("breaking", [[0], [3], [2, 4], [3, 1, 2]])
 def test_a_session_is_run_again_where_its_state_is_lost(breaking: list[int]) -> None:
     """Also where the next pipeline breaks, at another step or while the session is run again."""
-    found, running = served(breaking, 6)
+    runner = running(breaking)
+    found = [float(each.outputs[0][0]) for each in runner.answers(map(x, range(1, 7)), Steps("one"))]
     assert found == [1.0, 3.0, 6.0, 10.0, 15.0, 21.0]
-    assert running.interruptions
+    assert runner.interruptions
 
 
 @pytest.mark.parametrize("breaking", [[], [0], [5], [3, 4]])
 def test_sessions_take_turns_and_each_is_run_again_before_its_next_step(breaking: list[int]) -> None:
-    running, names = server(breaking), ("one", "two", "three")
-    sessions = {name: Steps(name) for name in names}
+    runner, sessions = running(breaking), [Steps(name) for name in ("one", "two", "three")]
     for number in range(1, 4):
-        for name in names:
-            running.send(x(number), sessions[name], last=number == 3)
-        found = [running.next() for _ in names]
-        assert [each.outputs[0][0] for each in found] == [number * (number + 1) / 2] * 3
-        assert [each.request for each in found] == [3 * number - 3, 3 * number - 2, 3 * number - 1]
-    assert not running._sessions  # all have ended: another plan may take over
+        step = partial(runner.run, x(number), last=number == 3)
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(step, sessions))
+        assert [each[0][0] for each in found] == [number * (number + 1) / 2] * 3
+    assert not runner._sessions  # all have ended: another plan may take over
 
 
-def test_a_session_too_long_to_be_run_again_ends_in_a_line_and_costs_no_other_its_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(serve, "_REPLAYED", 3)
-    assert served([3], 6)[0][-1] == 21.0
-    with pytest.raises(BadDevice, match=re.escape("after 4 steps (its device is gone): at most 3 steps")):
-        served([4], 6)
-    running, long, short = server([5]), Steps("long"), Steps("short")
-    for number in range(4):
-        running.send(x(number), long)
-        running.next()
-    running.send(x(1.0), short)
-    running.next()
-    for each in (short, long):
-        running.send(x(1.0), each)
-    assert running.next().outputs[0][0] == 2.0
-    with pytest.raises(BadDevice, match='session "long" lost its state after 4 steps'):
-        running.next()
-
-
-def test_inputs_of_all_sessions_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are too many, the longest session cannot be run again."""
-    monkeypatch.setattr(serve, "_REPLAYED_BYTES", 8 * 6)
-    running, long, short = server([7]), Steps("long"), Steps("short")
+def test_the_session_with_the_most_inputs_is_not_run_again_where_all_are_too_many() -> None:
+    """It ends in a line, and costs no other its answer."""
+    runner, long, short = running([7], kept_bytes=6 * (STEP_BYTES + 8)), Steps("long"), Steps("short")
     for each in [long, short] * 2 + [long] * 3:
-        running.send(x(1.0), each)
-        running.next()
-    assert (long.kept_bytes, short.kept_bytes) == (0, 16)
-    running.send(x(1.0), short)
-    assert running.next().outputs[0][0] == 3.0
-    running.send(x(1.0), long)
+        runner.run(x(1.0), each)
+    assert (long.kept_bytes, short.kept_bytes) == (0, 2 * (STEP_BYTES + 8))
+    assert runner.run(x(1.0), short)[0] == 3.0
     with pytest.raises(BadDevice, match='session "long" lost its state after 5 steps'):
-        running.next()
+        runner.run(x(1.0), long)

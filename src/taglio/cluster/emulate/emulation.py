@@ -3,7 +3,6 @@ start by the command that starts them anywhere."""
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +14,8 @@ from typing import Any, Self
 
 import msgspec
 
+from taglio import artifact
 from taglio.cluster import file as cluster_file
-from taglio.cluster.changes import changed
 from taglio.cluster.devices import EMULATION, Cluster, nearest
 from taglio.cluster.emulate import line, namespaces, quota, record
 from taglio.cluster.emulate.namespaces import TUN, CannotEmulate
@@ -76,46 +75,22 @@ class RunningEmulation:
         words.append(str(self.record.group / device))
         return subprocess.Popen([*words, *command], env={**(environment or os.environ), **variables}, **options)
 
-    def change(self, text: str) -> None:
-        """Change it to the cluster file with the changes of `text` (cluster.changes.HOW; several separated by ";";
-        empty: the file itself). "link A->B bandwidth x0.1" and "link A->B cut" affect one direction; "device A x10"
-        makes A ten times slower through its quota; "without A" cuts its links. Raises BadOption."""
-        base = self._base()
-        self.become(changed(base, text) if text.strip() else base)
-
     def become(self, now: Cluster) -> None:
         """Change links and quotas to those of `now`, such as those of another file. Links that the emulation was
-        not started with are not added, and packets keep their routes; links missing from `now` are cut."""
-        base = self._base()
+        not started with are not added, and packets keep their routes; links missing from `now` are cut. Raises
+        BadOption for a device that the emulation lacks."""
+        base = cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
+        for device in now.devices:
+            base.device(device.name)
         kept = {(way.source, way.target): way for way in ways(now, base)}
-        self._order(
-            tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
-        )
-        for before in base.devices:
-            after = next((device for device in now.devices if device.name == before.name), before)
-            slower = after.scale_factor / before.scale_factor
-            cpus = after.cpus
-            if slower != 1.0:
-                cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
-            quota.limit(self.record.group / before.name, cpus)
+        cut = (msgspec.structs.replace(way, cut=True) for way in ways(base))
+        self._set(tuple(kept.get((way.source, way.target), way) for way in cut))
+        for device in now.devices:
+            quota.limit(self.record.group / device.name, device.cpus)
 
-    def _base(self) -> Cluster:
-        return cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
-
-    def _order(self, links: line.Order) -> None:
-        """Send new link settings, and wait until they apply. Raises CannotEmulate if the process has died."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(10.0)
-            try:
-                connection.connect(str(self.record.control))
-                connection.send(msgspec.json.encode(links))
-                answer = connection.recv(len(line.DONE))
-            except OSError as error:
-                raise CannotEmulate(
-                    f"the process that carries the links does not answer ({error}): restart it"
-                ) from None
-        if answer != line.DONE:
-            raise CannotEmulate("the process that carries the links has ended: restart it")
+    def _set(self, links: line.Links) -> None:
+        """Write the links for the process that carries them, which reads them within moments."""
+        artifact.write_bytes(self.record.links, msgspec.json.encode(links))
 
 
 def joined(folder: str | None) -> RunningEmulation:
@@ -156,31 +131,20 @@ class Emulation(RunningEmulation):
         self.record.folder.mkdir(parents=True)
         self.record.folder.chmod(0o700)
         record.save(self.record)
-        hierarchy = quota.hierarchy()
-        assert hierarchy is not None
         descriptors = []
         for index, device in enumerate(self.cluster.devices):
             group = self.record.group / device.name
-            quota.create(hierarchy, group)
+            quota.create(self.record.group.parent, group)
             quota.limit(group, device.cpus)
             descriptors.append(namespaces.create(self.record.namespace(device.name), index))
-        self._line = self._carrying(descriptors)
+        self._set(ways(self.cluster))
+        self._line = subprocess.Popen(
+            [sys.executable, "-m", "taglio.cluster.emulate.line", str(self.record.folder), *map(str, descriptors)],
+            stdin=subprocess.PIPE,
+            pass_fds=descriptors,
+        )
         for descriptor in descriptors:
             os.close(descriptor)
-        self._order(())
-
-    def _carrying(self, descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":
-        """The process that carries packets between the devices."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
-            control.bind(str(self.record.control))
-            control.listen(8)
-            order = msgspec.json.encode(ways(self.cluster)).decode()
-            words = [str(control.fileno()), order, str(self.record.folder), *map(str, descriptors)]
-            return subprocess.Popen(
-                [sys.executable, "-m", "taglio.cluster.emulate.line", *words],
-                stdin=subprocess.PIPE,
-                pass_fds=(control.fileno(), *descriptors),
-            )
 
     def close(self) -> None:
         """Kill everything that runs in it and remove it."""
@@ -199,7 +163,7 @@ class Emulation(RunningEmulation):
             quota.limit(self.record.group / device.name, device.cpus)
 
 
-def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
+def ways(cluster: Cluster, order: Cluster | None = None) -> line.Links:
     """The links between devices, by the devices' indices in `order` (default: the cluster)."""
     index = {device.name: number for number, device in enumerate((order or cluster).devices)}
     return tuple(
@@ -217,10 +181,8 @@ def _planned(cluster: Cluster, file: Path) -> EmulationRecord:
     """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > 254:  # the addresses of one network
         raise CannotEmulate(f"{len(cluster.devices)} devices: at most 254 can be emulated")
-    hierarchy = quota.hierarchy()
-    assert hierarchy is not None
-    text, names = file.read_text(encoding="utf-8"), tuple(device.name for device in cluster.devices)
-    return EmulationRecord(os.getpid(), str(file), text, hierarchy / f"taglio-{os.getpid()}", names)
+    names = tuple(device.name for device in cluster.devices)
+    return EmulationRecord(os.getpid(), str(file), file.read_text(encoding="utf-8"), names)
 
 
 def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:

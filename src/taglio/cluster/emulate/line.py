@@ -14,12 +14,12 @@ import heapq
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,8 @@ import msgspec
 from taglio.cluster.emulate import record
 
 LARGEST_PACKET = 65_535
-DONE = b"done"  # the answer to an order
+# How often the file of links is looked at.
+_LOOK_S = 0.02
 
 
 class EmulatedLink(msgspec.Struct, frozen=True):
@@ -40,8 +41,7 @@ class EmulatedLink(msgspec.Struct, frozen=True):
     cut: bool = False
 
 
-# An order to the process: links that replace those between the same devices.
-Order = tuple[EmulatedLink, ...]
+Links = tuple[EmulatedLink, ...]
 
 
 @dataclass(slots=True)
@@ -128,41 +128,40 @@ class Line:
                 os.write(self.devices[path[hop][1]], packet)
         return None
 
-    def run(self, control: socket.socket, owner: int) -> None:
-        """Carry packets until the other end of the pipe `owner` is closed. Each connection to `control` is an order."""
+    def run(self, links: Path, owner: int) -> None:
+        """Carry packets over links as the file `links` says, until the other end of the pipe `owner` is closed."""
         inner = {descriptor: index for index, descriptor in enumerate(self.devices)}
-        everything = [owner, control.fileno(), *inner]
+        looked_s, seen = 0.0, (0, 0)
         while True:
-            wait_s = self.hand_on()
-            for descriptor in select.select(everything, [], [], wait_s)[0]:
+            if (now_s := time.monotonic()) > looked_s + _LOOK_S:
+                looked_s, status = now_s, links.stat()
+                version = status.st_ino, status.st_mtime_ns
+                if version != seen:  # another file has replaced it
+                    seen = version
+                    self.set(read(links))
+            wait_s = min(_LOOK_S, inf if (due_s := self.hand_on()) is None else due_s)
+            for descriptor in select.select([owner, *inner], [], [], wait_s)[0]:
                 if descriptor == owner:
                     return
-                if descriptor in inner:
-                    self.take(inner[descriptor])
-                else:
-                    self.obey(control)
+                self.take(inner[descriptor])
 
-    def obey(self, control: socket.socket) -> None:
-        """Execute one order and answer DONE. A client that sends nothing is dropped after a moment."""
-        connection, _ = control.accept()
-        with connection, suppress(OSError, msgspec.MsgspecError):
-            connection.settimeout(0.05)
-            self.set(msgspec.json.decode(connection.recv(LARGEST_PACKET), type=Order))
-            connection.send(DONE)
+
+def read(links: Path) -> Links:
+    """The links in a file."""
+    return msgspec.json.decode(links.read_bytes(), type=Links)
 
 
 def main() -> None:
     """Run the process, and remove the emulation at its end. Standard input: a pipe that the owner keeps open.
-    Arguments: the descriptor of the listening control socket, the first order, the folder of the emulation's record,
-    and the devices' descriptors."""
+    Arguments: the folder of the emulation's record, and the devices' descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which needs the links until its end
-    control = socket.socket(fileno=int(sys.argv[1]))
-    line = Line([int(word) for word in sys.argv[4:]], msgspec.json.decode(sys.argv[2], type=Order))
+    emulation = record.load(Path(sys.argv[1]))
+    line = Line([int(word) for word in sys.argv[2:]], read(emulation.links))
     with suppress(OSError):  # real-time priority; without permission for it, timing is only less precise
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     gc.disable()  # packets create no reference cycles
-    line.run(control, sys.stdin.fileno())
-    record.remove(record.load(Path(sys.argv[3])))
+    line.run(emulation.links, sys.stdin.fileno())
+    record.remove(emulation)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,19 @@ FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything that it
 
 @dataclass(frozen=True, slots=True)
 class EmulationRecord:
-    """An emulation of the process `owner`; each of its devices has a control group in `group`."""
+    """An emulation of the process `owner`."""
 
     owner: int
     cluster_file: str
     cluster_text: str
-    group: Path
     devices: tuple[str, ...]
+
+    @property
+    def group(self) -> Path:
+        """The control group with one of each device."""
+        hierarchy = quota.hierarchy()
+        assert hierarchy is not None, "without one nothing is emulated"
+        return hierarchy / f"taglio-{self.owner}"
 
     @property
     def folder(self) -> Path:
@@ -29,9 +35,9 @@ class EmulationRecord:
         return FOLDER / str(self.owner)
 
     @property
-    def control(self) -> Path:
-        """The control socket of the links."""
-        return self.folder / "control"
+    def links(self) -> Path:
+        """The file of its links, as they are now."""
+        return self.folder / "links.json"
 
     def namespace(self, device: str) -> str:
         """The name of a device's network namespace."""
@@ -40,14 +46,12 @@ class EmulationRecord:
 
 def save(record: EmulationRecord) -> None:
     """Write the record into its folder atomically."""
-    artifact.write_bytes(record.folder / "record.json", msgspec.json.encode(record, enc_hook=str))
+    artifact.write_bytes(record.folder / "record.json", msgspec.json.encode(record))
 
 
 def load(folder: Path) -> EmulationRecord:
     """The record in a folder. Raises OSError or msgspec.MsgspecError."""
-    return msgspec.json.decode(
-        (folder / "record.json").read_bytes(), type=EmulationRecord, dec_hook=lambda kind, text: kind(text)
-    )
+    return msgspec.json.decode((folder / "record.json").read_bytes(), type=EmulationRecord)
 
 
 def running() -> list[EmulationRecord]:

@@ -1,23 +1,20 @@
 """Connect to a running cluster from one of its devices. Starts no device and sends no tensor."""
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
-import socket
 import threading
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from taglio import artifact
 from taglio.cluster.engine import local
-from taglio.cluster.engine.device import LOOPBACK, split
+from taglio.cluster.engine.device import LOOPBACK, RESOURCE, Address, failure, split
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
-from taglio.cluster.engine.members import RESOURCE, Address, addresses, devices
 from taglio.cluster.engine.resident import DeviceFacts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory
@@ -26,84 +23,36 @@ _PATIENCE_S = 60.0
 _LOG = logging.getLogger(__name__)
 
 
-class HeadLost(BadDevice):
-    """The head does not answer; without it nothing new can be started on any device."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(
-            f"the head of the cluster does not answer at {address}: start it there (taglio cluster start --head --name "
-            "NAME); after a crash it restores its state"
-        )
+class ConnectionLost(BadDevice):
+    """The head or the device here is lost: this process can start nothing on any device any more."""
 
 
+@dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to a cluster through the device `here` on this machine, for which this process joins it anew where
-    that device was started again: `joined` counts."""
+    """A connection to a cluster through the device `here` on this machine."""
 
-    def __init__(self, here: LocalDevice) -> None:
-        self.here = here
-        self.joined = 0
-        self._joining = threading.Lock()
-        self._join()
-
-    def _join(self) -> None:
-        try:
-            with _own_sigterm():
-                ray().init(
-                    address=self.here.address,
-                    namespace="taglio",
-                    log_to_driver=False,
-                    logging_level="critical",
-                    _temp_dir=str(self.here.folder),
-                )
-        except Exception as error:
-            raise BadDevice(
-                f"the cluster at {self.here.address} cannot be reached through {self.here.name}: {one_line(error, 200)}"
-            ) from None
-        self.joined += 1
-
-    def renew(self) -> None:
-        """Join again if the device here has been started again since: what it was told before starts nothing any more.
-        Raises BadDevice if it does not come back within a minute."""
-        end = time.monotonic() + _PATIENCE_S
-        with self._joining:
-            if ray().is_initialized():
-                node = ray().get_runtime_context().get_node_id()
-                while not (ours := self._ours()):
-                    if time.monotonic() > end:
-                        name = self.here.name
-                        raise BadDevice(f'device "{name}" on this machine is lost: taglio cluster start --name {name}')
-                    time.sleep(0.2)
-                if node in ours:
-                    return
-                ray().shutdown()
-            self._join()
-
-    def _ours(self) -> set[str]:
-        """Ray's ids of the device here: that of an earlier start may count as alive for a while."""
-        nodes = [node for node in self._nodes() if node["Alive"] and RESOURCE + self.here.name in node["Resources"]]
-        return {node["NodeID"] for node in nodes if _answers((node["NodeManagerAddress"], node["NodeManagerPort"]))}
+    here: LocalDevice
 
     def alive(self) -> dict[str, bool]:
-        """Whether each device known to the cluster is alive. Raises HeadLost if the head does not answer for a
-        minute."""
-        return devices(self._nodes())
+        """Whether each device known to the cluster is alive; one that returned is. Raises ConnectionLost."""
+        nodes = [(name, node["Alive"]) for node in self._nodes() for name in _devices(node)]
+        return {name: (name, True) in nodes for name, _ in nodes}
 
     def addresses(self) -> dict[str, Address]:
-        """Where the engine of each living device listens. Raises HeadLost likewise."""
+        """Where the engine of each living device listens. Raises ConnectionLost."""
         return addresses(self._nodes())
 
     def _nodes(self) -> list[dict[str, Any]]:
-        # Ray waits silently for a lost head, and ends the process after two minutes.
-        head, end = split(self.here.address), time.monotonic() + _PATIENCE_S
-        if not _answers(head):
-            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", self.here.address, _PATIENCE_S)
-            while not _answers(head):
-                if time.monotonic() > end:
-                    raise HeadLost(self.here.address)
-                time.sleep(0.2)
+        refuse_lost_head(self.here)  # Ray would wait silently, and end the process after a minute
         nodes: list[dict[str, Any]] = ray().nodes()
-        return nodes
+        ours = ray().get_runtime_context().get_node_id()  # a device that was started again has another one
+        for node in nodes:
+            if node["NodeID"] == ours and failure((node["NodeManagerAddress"], node["NodeManagerPort"]), 5.0) is None:
+                return nodes
+        raise ConnectionLost(
+            f'device "{self.here.name}" on this machine was lost: start it if it is not back (taglio cluster start '
+            f"--name {self.here.name}), and run this command again"
+        )
 
     def need(self, names: list[str]) -> None:
         """Raise BadDevice if one of `names` is not in the cluster."""
@@ -126,8 +75,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
             "no device runs on this machine: taglio cluster start --name NAME --address HOST:PORT (or --head) first"
         )
     here = next((device for device in running if device.name == prefer), running[0])
-    if not _answers(split(here.address)):
-        raise HeadLost(here.address)
+    refuse_lost_head(here)
     os.environ.update(here.access())
     if here.host == LOOPBACK:  # otherwise Ray looks for the head at this machine's network address
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -136,10 +84,25 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     keep_memory()
     # Ray would print pages of node reports on standard output, where a command's result goes.
     library._private.worker.print_to_stdstream = _log  # noqa: SLF001
-    connection = Connection(here)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        yield connection
-    except (KeyboardInterrupt, HeadLost):
+        library.init(
+            address=here.address,
+            namespace="taglio",
+            log_to_driver=False,
+            logging_level="critical",
+            _temp_dir=str(here.folder),
+        )
+    except Exception as error:
+        raise BadDevice(
+            f"the cluster at {here.address} cannot be reached through {here.name}: {one_line(error, 200)}"
+        ) from None
+    # Ray handles SIGTERM by exiting with 15 without a word, and in the kernel by printing its stack.
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+    try:
+        yield Connection(here)
+    except (KeyboardInterrupt, ConnectionLost):
         raise  # a Ray thread may be inside a request, and shutting down under it crashes or hangs: see entry()
     except BaseException:
         library.shutdown()
@@ -147,27 +110,29 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     library.shutdown()
 
 
-@contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM: Ray has one in Python, which exits with 15 without a word, and one in the
-    kernel, which prints its stack."""
-    before, main = signal.getsignal(signal.SIGTERM), threading.current_thread() is threading.main_thread()
-    kernel, action = ctypes.CDLL(None), ctypes.create_string_buffer(256)  # longer than any struct sigaction
-    kernel.sigaction(signal.SIGTERM, None, action)
-    try:
-        yield
-    finally:
-        if main and before is not None:  # None: it was not set from Python
-            signal.signal(signal.SIGTERM, before)
-        kernel.sigaction(signal.SIGTERM, action, None)
+def addresses(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Address]:
+    """Where the engine of each living device among Ray's nodes listens."""
+    return {
+        name: (node["NodeManagerAddress"], node["NodeManagerPort"])
+        for node in nodes
+        if node["Alive"]
+        for name in _devices(node)
+    }
 
 
-def _answers(address: Address) -> bool:
-    try:
-        socket.create_connection(address, timeout=5.0).close()
-    except OSError:
-        return False
-    return True
+def _devices(node: Mapping[str, Any]) -> list[str]:
+    """The device that one of Ray's nodes is, if any."""
+    resources = node.get("Resources", {})
+    return [name.removeprefix(RESOURCE) for name in resources if name.startswith(RESOURCE)]
+
+
+def refuse_lost_head(here: LocalDevice) -> None:
+    """Raise ConnectionLost if the head of the cluster of `here` does not answer."""
+    if failure(split(here.address), 5.0) is not None:
+        raise ConnectionLost(
+            f"the head of the cluster does not answer at {here.address}: start it there (taglio cluster start --head "
+            "--name NAME)"
+        )
 
 
 def _log(data: dict[str, Any], **_options: bool) -> None:

@@ -1,7 +1,6 @@
 """Send components to their devices and open them there. Runs no request.
 
-Each device gets only the files that it lacks, by content hash, opens those of its components by their hashes, and
-reports what it opened.
+Each device gets only the files that it lacks, by content hash, and opens those of its components by their hashes.
 """
 
 import time
@@ -14,7 +13,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, ComponentJob, Host, Loaded
+from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, Host
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.resident import CHUNK_BYTES, DeviceFacts, clock_name
@@ -38,7 +37,7 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deployment:
-    """Components that are ready to run: the hosts by device, what each opened, and the bytes sent.
+    """Components that are ready to run: the hosts by device, and the bytes sent.
 
     `actors` are the hosts in other processes; `here` is the host in this process, if this is the start device.
     `places` are the devices that take turns, by the device whose components they run.
@@ -48,7 +47,6 @@ class Deployment:
     wiring: Wiring
     actors: Mapping[str, Any]
     here: Host | None
-    loaded: tuple[Loaded, ...]
     clocks: Mapping[str, ClockOffset]
     sent_bytes: int
     places: Mapping[str, tuple[str, ...]]
@@ -109,35 +107,35 @@ def open_components(
     hosts: dict[str, Any] = {name: Calls(actor) for name, actor in actors.items()}
     if here is not None and here.device in stands_for:
         hosts[here.device] = here
-    clocks, sent_bytes, loaded, opening = {}, 0, [], {}
+
+    def opened(name: str) -> tuple[ClockOffset, int]:
+        host, role = hosts[name], stands_for[name]
+        pieces = [piece for piece in manifest.pieces if piece.device == role]
+        files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
+        facts, sent_bytes = admitted(host, cluster.device(name), pieces[0].runtime, files)
+        clock = ClockOffset(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
+        others = {other: names for other, names in places.items() if other != role and names[0] in actors}
+        peers = {other: [actors[name] for name in names] for other, names in others.items()}
+        host.load(manifest, role, cluster.device(name).threads, peers)
+        return clock, sent_bytes
+
+    clocks, sent_bytes = {}, 0
     with ThreadPoolExecutor(len(hosts)) as pool:
-        for name, host in hosts.items():
-            pieces = [piece for piece in manifest.pieces if piece.device == stands_for[name]]
+        for name, answer in [(name, pool.submit(opened, name)) for name in hosts]:
             try:
-                facts = host.facts()
-                refuse_unfit(cluster.device(name), pieces[0].runtime, facts)
-                clocks[name] = ClockOffset(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
-                files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
-                sent_bytes += send(host, files)
+                clocks[name], device_bytes = answer.result()
             except Exception as error:
                 raise refusal(name, error) from None
-            jobs = [
-                ComponentJob(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
-                for piece in pieces
-            ]
-            others = {role: names for role, names in places.items() if role != stands_for[name] and names[0] in actors}
-            peers = {role: [actors[other] for other in names] for role, names in others.items()}
-            opening[name] = pool.submit(host.load, jobs, cluster.device(name).threads, peers)
-        for name, answer in opening.items():
-            try:
-                loaded += answer.result()
-            except Exception as error:
-                raise refusal(name, error) from None
-    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent_bytes, places)
+            sent_bytes += device_bytes
+    return Deployment(manifest, wiring, actors, here, clocks, sent_bytes, places)
 
 
-def refuse_unfit(device: Device, runtime: str, facts: DeviceFacts) -> None:
-    """Raise BadDevice if a device differs from the cluster file or lacks the runtime that it is to run in."""
+def admitted(
+    host: Any, device: Device, runtime: str, files: Mapping[str, Path], progress: Progress | None = None
+) -> tuple[DeviceFacts, int]:
+    """The facts of a host's device, and the bytes of `files` (path by hash) sent to it. Raises BadDevice if the device
+    differs from the cluster file or lacks the runtime that it is to run in."""
+    facts: DeviceFacts = host.facts()
     ours, theirs = artifact.version_of("taglio"), facts.versions.get("taglio", "none")
     if theirs != ours:
         raise BadDevice(
@@ -153,6 +151,7 @@ def refuse_unfit(device: Device, runtime: str, facts: DeviceFacts) -> None:
             f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or give it '
             "another runtime in the cluster file, and plan again"
         )
+    return facts, send(host, files, progress)
 
 
 def send(host: Any, files: Mapping[str, Path], progress: Progress | None = None) -> int:

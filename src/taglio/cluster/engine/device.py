@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,12 +12,15 @@ from pathlib import Path
 from taglio.cluster.engine import keeper, listen, local, lock
 from taglio.cluster.engine.library import SETTINGS, installed
 from taglio.cluster.engine.local import LocalDevice
-from taglio.cluster.engine.members import RESOURCE
 from taglio.errors import BadDevice, BadOption
 from taglio.progress import Progress
 
+# Host and port.
+Address = tuple[str, int]
 LOOPBACK = "127.0.0.1"
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
+# A resource of Ray that only the device called as the rest of its name has.
+RESOURCE = "taglio:"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PATIENCE_S = 90.0
 # A device is declared dead after about this long without an answer.
@@ -49,18 +51,9 @@ def start(device: LocalDevice, progress: Progress | None = None) -> None:
     environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
     if not device.head:
         _reachable(device.address)
-        # A device that was killed here counts as alive for a few more seconds.
-        again = any(device.folder.glob("session_*"))
-        _not_taken(device, _PATIENCE_S / 3.0 if again else 0.0, progress)
     lock.refuse_shared(Path(device.token), Path(device.tls) if device.tls else None)
     folder = local.prepare(name)
     environment |= {DEVICE: name, THREADS: str(device.threads), STORE: str(folder / "components")}
-    # A head that was killed restores its state, so that programs that use the cluster continue.
-    if not (device.head and (folder / local.MEMORY).exists()):
-        for session in folder.glob("session_*"):  # from an earlier start
-            shutil.rmtree(session, ignore_errors=True)
-    if device.head:
-        environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
     command = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder), *_command(device, folder)]
     (folder / local.LOG).unlink(missing_ok=True)
     process = subprocess.Popen(
@@ -113,10 +106,10 @@ def _reason(text: str) -> str:
     """The line of Ray's output with the reason."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error|Exception|PANIC|Unauthenticated|failed", line)]
-    return (telling or lines or ["no output"])[-1][:300]
+    return (telling or lines or ["no output"])[-1].removeprefix("Error: ")[:400]
 
 
-def split(address: str) -> tuple[str, int]:
+def split(address: str) -> Address:
     """Host and port of HOST:PORT. Raises BadOption."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -139,50 +132,17 @@ def _free(host: str, port: int) -> None:
 def _reachable(address: str) -> None:
     """Raise BadDevice if nothing answers at `address`: Ray would try for a minute."""
     host, port = split(address)
+    if (error := failure((host, port), 10.0)) is not None:
+        raise BadDevice(
+            f"nothing answers at {address} ({error.strerror or error}): start the head there first (taglio cluster "
+            f"start --head --host {host} --port {port}), or correct `address`"
+        )
+
+
+def failure(address: Address, patience_s: float) -> OSError | None:
+    """Why no connection can be made to `address` within `patience_s`; None if one can."""
     try:
-        socket.create_connection((host, port), timeout=10.0).close()
+        socket.create_connection(address, timeout=patience_s).close()
     except OSError as error:
-        why = error.strerror or str(error)
-        raise BadDevice(
-            f"nothing answers at {address} ({why}): start the head there first (taglio cluster start --head --host "
-            f"{host} --port {port}), or correct `address`"
-        ) from None
-
-
-def members(device: LocalDevice) -> dict[str, bool]:
-    """Whether each device that the head of `device` knows is alive. Raises BadDevice if the head refuses us.
-
-    Runs in a separate process, because Ray reads its token and certificates only once.
-    """
-    variables = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}
-    address, words = device.address, [sys.executable, "-m", "taglio.cluster.engine.members", device.address]
-    try:
-        done = subprocess.run(
-            words, env={**variables, **device.access()}, capture_output=True, text=True, timeout=60.0, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise BadDevice(f"{address} does not name its devices within a minute: see its log, and try again") from None
-    if done.returncode == 0:
-        alive: dict[str, bool] = json.loads(done.stdout)
-        return alive
-    said = done.stderr + done.stdout
-    if re.search(r"(?i)unauthenticated|authentication", said):
-        raise BadDevice(
-            f"{address} refuses the token in {device.token}: copy the head's token file to this machine, or name it as "
-            "`token`"
-        )
-    raise BadDevice(
-        f"{address} does not answer like a head ({_reason(said)}): it may use TLS where this device does not, or have "
-        "certificates of another authority (`tls`), or be something else"
-    )
-
-
-def _not_taken(device: LocalDevice, patience_s: float, progress: Progress | None) -> None:
-    begun = time.monotonic()
-    while members(device).get(device.name):
-        waited = time.monotonic() - begun
-        if waited < patience_s:
-            if progress:
-                progress(f"waiting until the previous {device.name} is declared dead", int(waited), int(patience_s))
-            continue
-        raise BadDevice(f'the cluster at {device.address} has a device "{device.name}" already: choose another `name`')
+        return error
+    return None

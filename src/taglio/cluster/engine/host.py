@@ -21,8 +21,8 @@ import numpy as np
 
 from taglio.cluster.engine.parcel import ComponentStep, Parcel, SessionStep, merged
 from taglio.cluster.engine.resident import Resident
-from taglio.cluster.engine.wiring import Message
-from taglio.components.build import Piece, State
+from taglio.cluster.engine.wiring import Message, wire
+from taglio.components.build import Manifest, Piece, State
 from taglio.errors import BadData, BadDevice, TaglioError, with_kind
 from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -36,19 +36,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A component that a device has opened: the hash is of the bytes that its session was created from."""
-
-    device: str
-    component: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentJob:
-    """A component for a device: the messages that it reads (by index), those that it sends, and the states it keeps."""
+class _Opened:
+    """A component of this device, open: the messages that it reads (by index) and sends, and the states it keeps."""
 
     piece: Piece
+    session: Session
     reads: tuple[int, ...]
     sends: tuple[tuple[int, Message], ...]
     states: tuple[State, ...] = ()
@@ -75,10 +67,11 @@ class _ReadyComponent:
 
 
 class SessionStates:
-    """The states that components keep of each session from step to step. They are lost with the device: the sender
-    repeats the steps (serve.py), or reports that the session is lost."""
+    """The states that components keep of `most` sessions from step to step. They are lost with the device: the sender
+    repeats the steps (runner.py), or reports that the session is lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = SESSIONS) -> None:
+        self._most = most
         self._kept: dict[str, dict[str, tuple[int, dict[str, np.ndarray]]]] = {}
 
     def before(self, component: str, states: Sequence[State], step: SessionStep | None) -> dict[str, np.ndarray]:
@@ -104,7 +97,7 @@ class SessionStates:
         mine.pop(step.session, None)
         if not step.last:
             mine[step.session] = step.number + 1, {state.past: written[state.present] for state in states}
-        if len(mine) > SESSIONS:
+        if len(mine) > self._most:
             del mine[next(iter(mine))]
 
 
@@ -113,8 +106,7 @@ class Host(Resident):
 
     def __init__(self, device: str = "", threads: int = 0, store: Path | None = None) -> None:
         super().__init__(device, threads, store)
-        self._jobs: dict[str, ComponentJob] = {}
-        self._sessions: dict[str, Session] = {}
+        self._components: dict[str, _Opened] = {}
         self._peers: dict[str, list[Callable[[Parcel], None]]] = {}
         self._role = self.device
         # One component runs at a time: the first waiting one, not necessarily the one that this thread added.
@@ -131,27 +123,24 @@ class Host(Resident):
 
     def alone(self, component: str, least_s: float) -> float:
         """Mean seconds of runs of a component, on zeros, one after another for `least_s`."""
-        session, piece = self._sessions[component], self._jobs[component].piece
-        return fmean(run_for(least_s, component, session, repeat([_zeros(piece)])))
+        opened = self._components[component]
+        return fmean(run_for(least_s, component, opened.session, repeat([_zeros(opened.piece)])))
 
-    def load(self, jobs: list[ComponentJob], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
-        """Open the components of `jobs`, each in its runtime, and run each once on zeros if it can; `peers` are the
-        hosts that messages are sent to, by device; several take turns, as this one may for the device that `jobs` name.
+    def load(self, manifest: Manifest, role: str, threads: int, peers: Mapping[str, Sequence[Any]]) -> None:
+        """Open the components of the device `role`, whose turn this one takes, each in its runtime, and run each once
+        on zeros if it can; `peers` are the hosts that messages are sent to, by device; several take turns.
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
-        loaded = []
-        for job in jobs:
-            piece = job.piece
-            session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
-            with suppress(Exception):  # zeros may choose a branch for other shapes; what fails too is told at a request
-                session.run([port.name for port in piece.outputs], _zeros(piece))
-            self.named(piece.files)  # the session read the files again: it read the hashed bytes
-            self._sessions[piece.name], self._jobs[piece.name] = session, job
-            loaded.append(Loaded(self.device, piece.name, piece.sha256))
+        wiring, self._role = wire(manifest), role
+        for piece in manifest.pieces:
+            if piece.device == role:
+                session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
+                with suppress(Exception):  # zeros may choose a branch for other shapes; a request tells what fails too
+                    session.run([port.name for port in piece.outputs], _zeros(piece))
+                reads, sends = wiring.reads[piece.name], wiring.sends(piece.name)
+                self._components[piece.name] = _Opened(piece, session, reads, sends, manifest.kept_by(piece))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
-        self._role = jobs[0].piece.device
-        return loaded
 
     def take(self, parcel: Parcel) -> None:
         """Receive a message: run the components that waited only for it, and those that wait for their outputs."""
@@ -165,12 +154,12 @@ class Host(Resident):
     def _note(self, parcel: Parcel) -> int:
         """Queue the components that now have all inputs; returns their number."""
         with self._lock:
-            request = self._requests.setdefault(parcel.request, _OpenRequest(set(self._jobs), parcel.session))
+            request = self._requests.setdefault(parcel.request, _OpenRequest(set(self._components), parcel.session))
             request.parcels[parcel.message] = parcel
             count = 0
-            for place, (name, job) in enumerate(self._jobs.items()):
-                if name in request.left and all(index in request.parcels for index in job.reads):
-                    parcels = [request.parcels[index] for index in job.reads]
+            for place, (name, component) in enumerate(self._components.items()):
+                if name in request.left and all(index in request.parcels for index in component.reads):
+                    parcels = [request.parcels[index] for index in component.reads]
                     self._waiting.put(_ReadyComponent(parcel.request, place, name, parcels, request.session))
                     request.left.discard(name)
                     count += 1
@@ -198,7 +187,7 @@ class Host(Resident):
     def _send(self, component: str, made: Parcel) -> list[Parcel]:
         """Send a component's messages, out of what it made; returns those to components on this device."""
         here = []
-        for index, message in self._jobs[component].sends:
+        for index, message in self._components[component].sends:
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
             parcel = replace(made, message=index, tensors=tensors)
             if message.device == self._role:
@@ -213,15 +202,15 @@ class Host(Resident):
         """Run a component: all that it made, as one parcel, or its error, for whoever waits for the answer."""
         made = Parcel(work.request, -1, self.device, {}, session=work.session)
         try:
-            session, job = self._sessions[work.component], self._jobs[work.component]
+            component = self._components[work.component]
             tensors, steps, hops = merged(work.parcels, self.device)
-            tensors.update(self._states.before(work.component, job.states, work.session))
-            feed = {port.name: tensors[port.name] for port in job.piece.inputs}
-            names = [port.name for port in job.piece.outputs]
+            tensors.update(self._states.before(work.component, component.states, work.session))
+            feed = {port.name: tensors[port.name] for port in component.piece.inputs}
+            names = [port.name for port in component.piece.outputs]
             start = time.monotonic()
-            values = dict(zip(names, session.run(names, feed), strict=True))
+            values = dict(zip(names, component.session.run(names, feed), strict=True))
             end = time.monotonic()
-            self._states.keep(work.component, job.states, work.session, values)
+            self._states.keep(work.component, component.states, work.session, values)
         except TaglioError as error:
             return replace(made, error=error)
         except MemoryError:

@@ -14,8 +14,6 @@ SETTINGS = {
     # trip over the link.
     "RAY_max_direct_call_object_size": str(2**28),
     "RAY_task_rpc_inlined_bytes_limit": str(2**29),
-    # Seconds that a head may take to restart before devices restart and programs end.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
     # Ray's records of each message are not used.
     "RAY_task_events_report_interval_ms": "0",
 }

@@ -5,25 +5,27 @@ the other device, which its kernel accepts, so that a busy processor delays noth
 a link cut in one is lost in both. Makes no plan.
 """
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.engine.connect import Connection, on
+from taglio.cluster.engine.connect import Connection, addresses, on
+from taglio.cluster.engine.device import Address, failure
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.members import Address, addresses
 
 # The two ends, in either order.
 Pair = frozenset[str]
 # How long a link must hold before it is used again; after each further loss twice as long, up to 16 times. What comes
 # and goes every few seconds would otherwise change the plan each time, and lose requests' seconds at each loss.
 _HOLD_S = 30.0
+# TCP repeats its first packet after one second, so that one lost packet is no lost link.
+_TRY_S = 2.0
 
 
 class Links:
@@ -32,8 +34,8 @@ class Links:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._losses = Counter[Pair]()
-        # A task per lost link, on one of its ends, that returns when the link has held; `joined` of when it began.
-        self._holding: dict[Pair, tuple[int, Any]] = {}
+        # A task per lost link, on one of its ends, that returns when the link has held.
+        self._holding: dict[Pair, Any] = {}
 
     def look(self, cluster: Cluster, names: Collection[str], hosts: Mapping[str, Any]) -> set[str]:
         """Try the links between the devices `names`, from this process and from `hosts`, actors by device. Returns the
@@ -45,24 +47,19 @@ class Links:
         unreached = untouched(others)
         self._lose(Pair((here, name)) for name, silent in unreached.items() if silent)
         reached = [name for name in others if name in hosts and name not in unreached]
-        others_of = {
-            name: {other: others[other] for other in others if Pair((name, other)) in linked} for name in reached
-        }
-        calls = {name: hosts[name].call.remote(untouched, others_of[name]) for name in reached}
-        answers = self._answers(calls, patience_s=5.0)
-        # Where a host has ended, a task needs a new process, on a slow device.
-        tasks = {name: _task(untouched, name, others_of[name]) for name in reached if name not in answers}
-        answers |= self._answers(tasks, patience_s=10.0)
+        calls = {}
+        for name in reached:
+            neighbours = {other: address for other, address in others.items() if Pair((name, other)) in linked}
+            calls[name] = hosts[name].call.remote(untouched, neighbours)
+        answers = self._answers(calls)
         for name, failures in answers.items():
             self._lose(Pair((name, other)) for other, silent in failures.items() if silent)
         return {name for name in names if name not in there} | {*unreached} | {*reached} - {*answers}
 
     def lost(self) -> frozenset[Pair]:
         """The links that must not be used: those that were lost and have not held since."""
-        for pair, (joined, task) in list(self._holding.items()):
-            if joined != self._connection.joined:
-                self._watch(pair)
-            elif ray().wait([task], timeout=0)[0]:
+        for pair, task in list(self._holding.items()):
+            if ray().wait([task], timeout=0)[0]:
                 del self._holding[pair]
                 try:
                     ray().get(task)
@@ -72,7 +69,7 @@ class Links:
 
     def close(self) -> None:
         """Watch no link any more."""
-        for _, task in self._holding.values():
+        for task in self._holding.values():
             with suppress(Exception):
                 ray().cancel(task, force=True)
 
@@ -86,14 +83,17 @@ class Links:
         """Start to watch a lost link, from this device if it is an end: the other may be out of reach."""
         one, other = sorted(pair, key=lambda name: (name != self._connection.here.name, name))
         hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), 16)
-        self._holding[pair] = self._connection.joined, _task(held_for, one, other, hold_s)
+        task = ray().remote(held_for).options(**on(one), max_retries=0)
+        self._holding[pair] = task.remote(other, hold_s)
 
-    def _answers(self, calls: Mapping[str, Any], patience_s: float) -> dict[str, dict[str, bool]]:
-        """What devices answer within `patience_s`; dead ones are not waited for."""
-        answers, end, waiting = {}, time.monotonic() + patience_s, dict(calls)
+    def _answers(self, calls: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
+        """What devices answer within ten seconds: nothing where only the host has ended, for the other end tries its
+        links. Dead devices are not waited for."""
+        answers, end, waiting = dict[str, dict[str, bool]](), time.monotonic() + 10.0, dict(calls)
         while waiting and time.monotonic() < end:
             done = ray().wait(list(waiting.values()), num_returns=len(waiting), timeout=0.2)[0]
             for name in [name for name, answer in waiting.items() if answer in done]:
+                answers[name] = {}
                 with suppress(Exception):  # its process has ended
                     answers[name] = ray().get(waiting.pop(name))
             there = self._connection.addresses()
@@ -117,7 +117,7 @@ def untouched(others: Mapping[str, Address]) -> dict[str, bool]:
     """Run on a device: which others it cannot connect to, and whether they were silent; one whose machine refuses the
     connection has ended, and its link is whole."""
     with ThreadPoolExecutor(max(1, len(others))) as pool:
-        failures = zip(others, pool.map(_failure, others.values()), strict=True)
+        failures = zip(others, pool.map(partial(failure, patience_s=_TRY_S), others.values()), strict=True)
         return {name: not isinstance(error, ConnectionError) for name, error in failures if error is not None}
 
 
@@ -126,20 +126,6 @@ def held_for(other: str, hold_s: float) -> None:
     since_s: float | None = None
     while since_s is None or time.monotonic() - since_s < hold_s:
         address = addresses(ray().nodes()).get(other)  # a device that was started again has another port
-        whole = address is not None and _failure(address) is None
+        whole = address is not None and failure(address, _TRY_S) is None
         since_s = (since_s or time.monotonic()) if whole else None
         time.sleep(1.0)  # a few packets a second
-
-
-def _failure(address: Address) -> OSError | None:
-    try:
-        # TCP repeats its first packet after one second, so that one lost packet is no lost link.
-        socket.create_connection(address, timeout=2.0).close()
-    except OSError as error:
-        return error
-    return None
-
-
-def _task(function: Any, name: str, *given: Any) -> Any:
-    """Begin a function on a device, in a process of its own."""
-    return ray().remote(function).options(**on(name), max_retries=0).remote(*given)

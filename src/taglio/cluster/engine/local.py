@@ -1,7 +1,6 @@
 """The devices that run on this machine: their folders and keeper processes. Starts nothing."""
 
 import os
-import shutil
 import signal
 import stat
 import time
@@ -18,8 +17,6 @@ from taglio.errors import BadArtifact, BadDevice, BadOption
 
 _BELOW = "/tmp/taglio-"  # noqa: S108 - `prepare` refuses a folder that others may write to
 _FILE, _PID, LOG = "device.json", "pid", "log"
-# Where a head stores the state of its cluster: kept when the head is killed, deleted when it is stopped.
-MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +119,3 @@ def stop(devices: Sequence[LocalDevice]) -> None:
             time.sleep(0.05)
         for name in (_PID, _FILE):
             (device.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(device.folder / MEMORY, ignore_errors=True)

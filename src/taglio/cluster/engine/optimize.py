@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.engine.connect import connect, gather
 from taglio.cluster.engine.probe import probe
+from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
@@ -110,37 +112,35 @@ def optimize_on_cluster(
                 ours = tuple(link for link in cluster.links if cluster.start in (link.source, link.target))
                 handled = probe(connection, replace(cluster, links=ours), progress).handling
                 cluster, used = cluster.with_handling(handled), replace(used, handling=handled)
-        own = profiles.get(cluster.start) or next(iter(profiles.values()))
-        error = error_model(settled.in_place(NAME), own, effort=effort)
-
-        def placed(profiles: Profiles, timed: Plan | None, time_limit_s: float) -> Answer:
             own = profiles.get(cluster.start) or next(iter(profiles.values()))
-            pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
-            plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
-            kept = () if timed is None else (timed,)
-            return place(
-                plannable, cluster, objective=aim, precisions_of=kept, time_limit_s=time_limit_s, progress=progress
-            )
+            error = error_model(settled.in_place(NAME), own, effort=effort)
 
-        def refined(profiles: Profiles, plan: Plan) -> Profiles:
-            with connect(cluster.start) as connection:
-                return refine_devices(connection, settled, cluster, profiles, plan, effort)
+            def placed(profiles: Profiles, timed: Plan | None, time_limit_s: float) -> Answer:
+                own = profiles.get(cluster.start) or next(iter(profiles.values()))
+                pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
+                plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
+                kept = () if timed is None else (timed,)
+                return place(
+                    plannable, cluster, objective=aim, precisions_of=kept, time_limit_s=time_limit_s, progress=progress
+                )
 
-        plan, profiles = timed_plan(placed, refined, profiles)
-        own = profiles.get(cluster.start) or next(iter(profiles.values()))
-        built = build(settled, plan)
-        assert built.proof is not None, "build proves"
-        # Components are sent from disk, again if a device is lost.
-        write(staged, result_of(settled, chosen, Tables(settled.graph, own, error), plan, built))
-        sha256 = work.model.sha256
-        for name, profile in profiles.items():
-            artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, profile)
-        artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
-        settled.kept.forget("switchable")
-        # Two seconds of requests, because predictions are for the steady state. With half a processor, thirty short
-        # requests mostly escape the quota: their median was 1.4 ms, but 3 ms over hundreds.
-        runs = max(30, min(2000, ceil(2.0 / plan.predicted_latency_s.value)))
-        run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs)
+            refined = partial(refine_devices, connection, settled, cluster, effort=effort)
+            plan, profiles = timed_plan(placed, refined, profiles)
+            own = profiles.get(cluster.start) or next(iter(profiles.values()))
+            built = build(settled, plan)
+            assert built.proof is not None, "build proves"
+            # Components are sent from disk, again if a device is lost.
+            write(staged, result_of(settled, chosen, Tables(settled.graph, own, error), plan, built))
+            sha256 = work.model.sha256
+            for name, profile in profiles.items():
+                artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, profile)
+            artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
+            settled.kept.forget("switchable")
+            # Two seconds of requests, because predictions are for the steady state. With half a processor, thirty short
+            # requests mostly escape the quota: their median was 1.4 ms, but 3 ms over hundreds.
+            runs = max(30, min(2000, ceil(2.0 / plan.predicted_latency_s.value)))
+            recovery = Recovery(connection, staged, Planned(staged / COMPONENTS, plan, cluster), lambda _: 1)
+            run = answer_requests(recovery, settled, runs)
     return ClusterOutcome(plan, built.proof, run, str(chosen), here if wanted is None else None)
 
 

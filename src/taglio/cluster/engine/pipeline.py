@@ -49,8 +49,11 @@ class AnsweredRequest:
         return self.answered_s - self.sent_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Flight:
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """A request in flight, by its number in its pipeline."""
+
+    request: int
     answers: "list[Future[Parcel]]"
     sent_s: float
 
@@ -89,8 +92,7 @@ class RequestPipeline:
             for index, message in enumerate(messages)
             if message.device == CALLER and message.source_device not in away
         ]
-        self._next = 0
-        self._flights: dict[int, _Flight] = {}
+        self._next = self._in_flight = 0
         self._asked: dict[int, list[Future[Parcel]]] = {}
         self._answered_s = 0.0  # the last answer
         self._gone: Future[str] = Future()
@@ -101,11 +103,10 @@ class RequestPipeline:
 
     def room(self) -> bool:
         """Whether another request may be sent."""
-        return len(self._flights) < self.lanes
+        return self._in_flight < self.lanes
 
-    def send(self, feed: Mapping[str, np.ndarray], session: SessionStep | None = None) -> int:
-        """Send a request, of a model with states a step of a session; returns the request's number in this pipeline.
-        Raises Broken if the engine refuses it."""
+    def send(self, feed: Mapping[str, np.ndarray], session: SessionStep | None = None) -> Flight:
+        """Send a request, of a model with states a step of a session. Raises Broken if the engine refuses it."""
         request, self._next = self._next, self._next + 1
         sent = time.monotonic()
         try:
@@ -121,28 +122,26 @@ class RequestPipeline:
                 answers += [self._here.promise(request, index) for index in self._own]
         except Exception as error:
             raise Broken(with_kind(error)) from None
-        self._flights[request] = _Flight(answers, sent)
+        self._in_flight += 1
         for answer in answers:
             answer.add_done_callback(lambda _: self.changed())
-        return request
+        return Flight(request, answers, sent)
 
-    def settled(self, request: int, patience_s: float) -> bool:
-        """Whether `wait` for a request in flight would return or raise at once."""
-        flight = self._flights[request]
+    def settled(self, flight: Flight, patience_s: float) -> bool:
+        """Whether `wait` would return or raise at once."""
         answered = all(answer.done() for answer in flight.answers)
         return answered or self._gone.done() or not self._left_s(flight, patience_s)
 
-    def _left_s(self, flight: _Flight, patience_s: float) -> float:
+    def _left_s(self, flight: Flight, patience_s: float) -> float:
         """Seconds to wait for an answer: from its sending, or from the answer before it."""
         return max(0.0, max(flight.sent_s, self._answered_s) + patience_s - time.monotonic())
 
-    def wait(self, request: int, patience_s: float) -> AnsweredRequest:
+    def wait(self, flight: Flight, patience_s: float) -> AnsweredRequest:
         """The answer to a request that was sent. Raises Broken if there is none within `patience_s` of its sending and
         of the answer before it, and the error of a component that failed."""
-        flight = self._flights[request]
         parcels = [self._get(answer, flight, patience_s) for answer in flight.answers]
-        answered = self._answered_s = time.monotonic()
-        del self._flights[request]
+        answered, request = time.monotonic(), flight.request
+        self._answered_s, self._in_flight = answered, self._in_flight - 1
         if self._here is not None:
             for index in self._own:
                 self._here.give(request, index)  # removes it
@@ -182,7 +181,7 @@ class RequestPipeline:
         with contextlib.suppress(RuntimeError):  # closed meanwhile
             self._pool.submit(self._here.take, parcel)
 
-    def _get(self, answer: "Future[Parcel]", flight: _Flight, patience_s: float) -> Parcel:
+    def _get(self, answer: "Future[Parcel]", flight: Flight, patience_s: float) -> Parcel:
         if not answer.done():
             either: list[Future[Any]] = [answer, self._gone]
             wait(either, timeout=self._left_s(flight, patience_s), return_when=FIRST_COMPLETED)
@@ -211,7 +210,6 @@ class RequestPipeline:
             with contextlib.suppress(Exception):
                 ray().kill(actor)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._flights = {}
 
     def _step(self, step: ComponentStep) -> ComponentStep:
         offset = self.deployment.clocks[step.device].offset_s

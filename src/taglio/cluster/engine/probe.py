@@ -1,8 +1,8 @@
 """Measure links and the CPU cost of messages in one pass: nearly empty requests through the pipeline that answers real
 ones. Plans nothing.
 
-Two devices a and b get pipelines of components that do almost nothing, on a, b and a again, with one message each way;
-the same with extra messages sent at once; and with many bytes there, or back.
+Two devices a and b get two pipelines of components that do almost nothing, on a, b and a again: one with a message each
+way, whose bytes each request chooses (few, many there, or many back), and one with extra messages sent at once.
 
 Links, by requests one after another: from the sending of the message there to the end of the last component on a, by
 a's clock, so that no clocks are compared. These are two hops. Both latencies are assumed equal, and what many bytes add
@@ -19,9 +19,10 @@ a network, beside its runs without requests.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,23 +32,24 @@ from onnx.parser import parse_model
 
 from taglio.cluster.devices import Cluster, Handling, Link
 from taglio.cluster.engine.connect import Connection
-from taglio.cluster.engine.deploy import Deployment, open_components
-from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, RequestPipeline
+from taglio.cluster.engine.deploy import open_components
+from taglio.cluster.engine.pipeline import AnsweredRequest, Broken, Flight, RequestPipeline
 from taglio.components.build import Manifest, write
 from taglio.components.cut import Component
+from taglio.cores import quota
 from taglio.errors import BadDevice
 from taglio.progress import Progress, reported
-from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 
 # Seconds for requests one after another, at most; for requests in flight, at least; of a turn of requests or of runs
-# without requests; and for finding out what share of a processor a device has.
-_SINGLE_S, _LEAST_S, _TURN_S, _SHARE_S = 2.0, 2.0, 0.3, 0.5
+# without requests; and without either.
+_SINGLE_S, _LEAST_S, _TURN_S, _IDLE_S = 2.0, 2.0, 0.3, 0.5
 # Extra messages sent at once.
 _MORE = 2
 # Numbers of a tensor of "few bytes".
 _FEW = 8
 _INPUT, _OUTPUT = "x", "y"
+Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,12 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
-    """Use of a device by a request: processor seconds, and the processor seconds that the device has per second."""
-
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Seen:
-    """A pipeline's answers to requests one after another, and each device's use per request with many in flight."""
+    """A pipeline's answers to requests one after another, and with many in flight the seconds that each device is busy
+    per request."""
 
     answers: Sequence[AnsweredRequest]
-    uses: Mapping[str, _Use]
+    busy_s: Mapping[str, float]
 
     def trips_s(self, source: str, target: str) -> list[float]:
         """Seconds from the sending of a message to `target` to the end of the last component on `source`."""
@@ -113,51 +108,47 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     connection.need(names)
     given = {(link.source, link.target): link for link in cluster.links}
     pairs = [(a, b) for a, b in combinations(names, 2) if {(a, b), (b, a)} & given.keys()]
-    links, costs, ours, shares = list[Link](), dict[str, Handling](), list[tuple[float, ...]](), list[float]()
+    links, costs, ours = list[Link](), dict[str, Handling](), list[tuple[float, ...]]()
+    number = count()
     with scratch() as folder:
-        request_s = _request_s(connection, cluster, folder / "working")
-        alone = _seen(connection, cluster, folder / "alone", _parts(start)).uses[start].seconds if pairs else 0.0
+
+        def opened(parts: Sequence[Component], lanes: int = 8) -> AbstractContextManager[RequestPipeline]:
+            return _opened(connection, cluster, folder / str(next(number)), parts, lanes)
+
+        with opened([_part("working", start, [_INPUT], [_OUTPUT], working=True)], lanes=1) as pipeline:
+            request_s = _request_s(pipeline)
+        with opened(_parts(start)) as pipeline:
+            alone_s = _seen(pipeline).busy_s[start]
         for a, b in reported(pairs, "probing", progress):
             there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
-            ways = {
-                "few": (_parts(a, b), 50),
-                "more": (_parts(a, b, _MORE), 50),
-                "there": (_parts(a, b, there=there), 16),
-                "back": (_parts(a, b, back=back), 16),
-            }
-            seen = {
-                way: _seen(connection, cluster, folder / f"{a}-{b}-{way}", parts, fewest)
-                for way, (parts, fewest) in ways.items()
-            }
-            trips_s = {way: by_way.trips_s(a, b) for way, by_way in seen.items()}
-            gap_s = seen["more"].gap_s(a, b)
-            for ends, way, count_bytes in (((a, b), "there", there), ((b, a), "back", back)):
+            with opened(_parts(a, b)) as pipeline:
+                few, far, near = _seen(pipeline), _seen(pipeline, there=there), _seen(pipeline, back=back)
+            with opened(_parts(a, b, _MORE)) as pipeline:
+                more = _seen(pipeline)
+            for ends, many, count_bytes in (((a, b), far, there), ((b, a), near, back)):
                 if ends in given:
-                    links.append(fitted(given[ends], trips_s["few"], trips_s[way], count_bytes, gap_s))
+                    trips_s = few.trips_s(a, b), many.trips_s(a, b)
+                    links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
             if a == start and {(a, b), (b, a)} <= given.keys():
-                uses = {way: by_way.uses for way, by_way in seen.items()}
-                mine, costs[b] = _costs(uses, (a, b), (there, back), alone)
+                busy_s = [seen.busy_s for seen in (few, more, far, near)]
+                mine, costs[b] = _costs(busy_s, (a, b), (there, back), alone_s)
                 ours.append(mine)
-                shares += [by_device[start].share for by_device in uses.values()]
-    of_start = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
+    of_start = np.median(ours, axis=0) if ours else np.zeros(4)
     costs[start] = replace(_bounded(of_start), request_s=request_s)
     return Probes(tuple(links), costs)
 
 
 def _costs(
-    uses: Mapping[str, Mapping[str, _Use]], ends: tuple[str, str], sizes: tuple[int, int], alone_s: float
+    busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int], alone_s: float
 ) -> tuple[tuple[float, ...], Handling]:
-    """Processor seconds of the first of the two devices: per message sent and received, per byte sent and received; and
-    the costs of the other device, stretched by its share. `sizes` are the many bytes there and back."""
-    (a, b), (there, back) = ends, sizes
-    few, more, far, near = (
-        {at: use.seconds for at, use in uses[way].items()} for way in ("few", "more", "there", "back")
-    )
+    """Seconds of the first of the two devices: per message sent and received, per byte sent and received; and the costs
+    of the other device. `busy_s` are those of requests with few bytes, with more messages, and with the many bytes of
+    `sizes` there and back."""
+    (a, b), (there, back), (few, more, far, near) = ends, sizes, busy_s
     sent, received = ((more[device] - few[device]) / _MORE for device in (a, b))
     leaving, arriving = ((far[device] - few[device]) / there for device in (a, b))
     returned, restored = ((near[device] - few[device]) / back for device in (b, a))
-    share = np.median([by_device[b].share for by_device in uses.values()])
-    other = _bounded(np.array([few[b] - received, received, returned, arriving]) / share)
+    other = _bounded(np.array([few[b] - received, received, returned, arriving]))
     return (sent, few[a] - alone_s - sent, leaving, restored), other
 
 
@@ -179,58 +170,40 @@ def _many(link: Link | None) -> int:
     return int(np.clip(link.bandwidth_bytes_per_s * 0.2, 100_000, 1_000_000))
 
 
-def _seen(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = 50
-) -> _Seen:
-    """Answers to requests one after another, and uses with as many requests in flight as fit."""
-    deployment, pipeline = _opened(connection, cluster, folder, parts)
-    try:
-        hosts = deployment.hosts()
-        spare = {name: host.call(_share, _SHARE_S) for name, host in hosts.items()}
-        _stream(pipeline, fewest, 0.0)
-        single = _single(pipeline)
-        _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
-        answers: list[AnsweredRequest] = []
-        took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, _LEAST_S)))
-    finally:
-        pipeline.close()
-    # Idle work of a device is subtracted: with long transfers it would be most of the total.
-    request_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
-    # A device that used most of its quota was limited only by the quota.
-    shares = {name: had[name] if had[name] > 0.8 * spare[name] else spare[name] for name in hosts}
-    return _Seen(single, {name: _Use(request_s[name], shares[name]) for name in hosts})
+def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> _Seen:
+    """Answers to requests one after another, and busy seconds with as many requests in flight as fit; `there` and
+    `back` are bytes sent (0: almost none)."""
+    feed, fewest = _feed(there, back), 16 if there or back else 50
+    hosts = pipeline.deployment.hosts()
+    shares = {name: min(1.0, host.call(quota).share) for name, host in hosts.items()}
+    _stream(pipeline, feed, fewest, 0.0)
+    single = _single(pipeline, feed)
+    _, idle = _used(hosts, lambda: time.sleep(_IDLE_S))
+    answers: list[AnsweredRequest] = []
+    took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, feed, fewest, _LEAST_S)))
+    # Idle work of a device is subtracted: with long transfers it would be most of the total. A quota stretches work.
+    used_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
+    return _Seen(single, {name: used_s[name] / shares[name] for name in hosts})
 
 
-def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
+def _request_s(pipeline: RequestPipeline) -> float:
     """Seconds by which requests one after another take longer than runs of their component one after another."""
-    parts = [_part("working", cluster.start, {_INPUT: _FEW}, {_OUTPUT: _FEW}, working=True)]
-    deployment, pipeline = _opened(connection, cluster, folder, parts, lanes=1)
-    host, more_s = deployment.hosts()[cluster.start], list[float]()
-    try:
-        _each_s(pipeline, _TURN_S)
-        for _ in range(12):
-            run_s = host.alone(parts[0].name, _TURN_S)
-            more_s.append(_each_s(pipeline, _TURN_S) - run_s)
-    finally:
-        pipeline.close()
+    (piece,), more_s = pipeline.deployment.manifest.pieces, list[float]()
+    host = pipeline.deployment.hosts()[piece.device]
+    _each_s(pipeline, _TURN_S)
+    for _ in range(12):
+        run_s = host.alone(piece.name, _TURN_S)
+        more_s.append(_each_s(pipeline, _TURN_S) - run_s)
     return max(0.0, float(np.median(more_s)))
 
 
 def _each_s(pipeline: RequestPipeline, least_s: float) -> float:
     """Mean seconds of a request, of those sent one after another for `least_s`."""
-    begun, took_s, count = time.monotonic(), 0.0, 0
+    begun, took_s, requests, feed = time.monotonic(), 0.0, 0, _feed()
     while took_s < least_s:
-        pipeline.wait(pipeline.send(_feed()), patience_s=60.0)
-        took_s, count = time.monotonic() - begun, count + 1
-    return took_s / count
-
-
-def _share(least_s: float) -> float:
-    """Share of a processor that a busy loop gets here: 0.5 under a quota of half a core."""
-    start, before = time.monotonic(), time.process_time()
-    while time.monotonic() - start < least_s:
-        pass
-    return (time.process_time() - before) / (time.monotonic() - start)
+        pipeline.wait(pipeline.send(feed), patience_s=60.0)
+        took_s, requests = time.monotonic() - begun, requests + 1
+    return took_s / requests
 
 
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
@@ -241,77 +214,79 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
     return took_s, {name: (host.call(time.process_time) - before[name]) / took_s for name, host in hosts.items()}
 
 
+@contextmanager
 def _opened(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = 8
-) -> tuple[Deployment, RequestPipeline]:
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int
+) -> Iterator[RequestPipeline]:
     folder.mkdir()
-    runtimes = {device.name: device.runtime or NAME for device in cluster.devices}
-    manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts, runtimes)
+    manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts)
     deployment = open_components(connection, manifest, folder, cluster, lanes)
-    return deployment, RequestPipeline(deployment, lanes, cluster.start)
+    with closing(RequestPipeline(deployment, lanes, cluster.start)) as pipeline:
+        yield pipeline
 
 
-def _single(pipeline: RequestPipeline) -> list[AnsweredRequest]:
+def _single(pipeline: RequestPipeline, feed: Feed) -> list[AnsweredRequest]:
     """Answers to 40 requests one after another, or to at least 5 of them if they take long."""
     begun, answers = time.monotonic(), list[AnsweredRequest]()
     while len(answers) < 5 or (len(answers) < 40 and time.monotonic() - begun < _SINGLE_S):
-        answers.append(pipeline.wait(pipeline.send(_feed()), patience_s=60.0))
+        answers.append(pipeline.wait(pipeline.send(feed), patience_s=60.0))
     return answers
 
 
-def _stream(pipeline: RequestPipeline, fewest: int, least_s: float) -> list[AnsweredRequest]:
+def _stream(pipeline: RequestPipeline, feed: Feed, fewest: int, least_s: float) -> list[AnsweredRequest]:
     """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
     begun = time.monotonic()
-    flying, answers = deque[int](), list[AnsweredRequest]()
+    flying, answers = deque[Flight](), list[AnsweredRequest]()
     while flying or not answers:
         while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
-            flying.append(pipeline.send(_feed()))
+            flying.append(pipeline.send(feed))
         answers.append(pipeline.wait(flying.popleft(), patience_s=60.0))
     return answers
 
 
-def _feed() -> dict[str, np.ndarray]:
-    return {_INPUT: np.zeros(_FEW, np.float32)}
+def _feed(there: int = 0, back: int = 0) -> Feed:
+    """A request whose first component writes `there` bytes more, and its components on the other device `back`."""
+    return {_INPUT: np.array([there // 4, back // 4, *[0] * (_FEW - 2)], np.float32)}
 
 
-def _parts(first: str, other: str | None = None, more: int = 0, *, there: int = 0, back: int = 0) -> list[Component]:
+def _parts(first: str, other: str | None = None, more: int = 0) -> list[Component]:
     """Components x -> ... -> y: one on the first device, one plus `more` on the other device, each reading one more
-    message, and one on the first device; `there` and `back` are bytes sent (0: almost none). One without `other`."""
-    writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
-    sizes = dict.fromkeys(writes, max(there // 4, _FEW))  # float32
-    parts = [_part("first", first, {_INPUT: _FEW}, sizes)]
-    if other is not None:
-        last: dict[str, int] = {}
-        for index, (sent, size) in enumerate(sizes.items()):
-            made = {f"b{index}": max(back // 4, _FEW)}
-            parts.append(_part(f"{index}-there", other, {sent: size} | last, made))
-            last = made
-        parts.append(_part("last", first, last, {_OUTPUT: _FEW}))
-    return parts
+    message, and one on the first device. One without `other`."""
+    if other is None:
+        return [_part("first", first, [_INPUT], [_OUTPUT])]
+    sent, last = ["a", *(f"a{index}" for index in range(more))], list[str]()
+    parts = [_part("first", first, [_INPUT], sent, size=0)]
+    for index, name in enumerate(sent):
+        made = [f"b{index}"]
+        parts.append(_part(f"{index}-there", other, [name, *last], made, size=1))
+        last = made
+    return [*parts, _part("last", first, last, [_OUTPUT])]
 
 
 def _part(
-    name: str, device: str, reads: Mapping[str, int], writes: Mapping[str, int], *, working: bool = False
+    name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, size: int = 2, working: bool = False
 ) -> Component:
-    """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
-    `reads` and `writes` are sizes. A working component first fills megabytes from its input, adds them up and
-    multiplies a part of them, as the layers of a network do: with less than the 6 MB of each of its tensors a request
-    seems to cost a quarter of what it does with a network."""
-    integers = {"begin": [0], "end": [_FEW]} | {f"{name}_behind": [0, size - _FEW] for name, size in writes.items()}
+    """A component whose outputs are each the sum of the first numbers of its inputs, with as many zeros behind as the
+    number at `size` says. A working component first fills megabytes from its input, adds them up and multiplies a part
+    of them, as the layers of a network do: with less than the 6 MB of each of its tensors a request seems to cost a
+    quarter of what it does with a network."""
+    integers = {"begin": [0], "end": [_FEW], "at": [size], "behind": [size + 1], "none": [0]}
     nodes = [f"{name}_first = Slice ({name}, begin, end)" for name in reads]
     summed = [f"{name}_first" for name in reads]
     if working:
         integers |= {"row": [1, _FEW], "rows": [400, 4000 // _FEW], "first": [0, 0], "square": [400, 400]}
-        nodes += [f"flat = Reshape ({next(iter(reads))}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
+        nodes += [f"flat = Reshape ({reads[0]}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
         nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
         nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]
         nodes += [f"{tensor}_most = ReduceMax <keepdims = 0> ({tensor})" for tensor in ("layers", "product")]
         nodes.append("most = Add (layers_most, product_most)")
         summed.append("most")
-    nodes.append(f"sum = Sum ({', '.join(summed)})")
-    nodes += [f"{name} = Pad (sum, {name}_behind)" for name in writes]
-    ends = (", ".join(f"float[{size}] {name}" for name, size in side.items()) for side in (reads, writes))
+    nodes += [f"sum = Sum ({', '.join(summed)})", "float_count = Slice (sum, at, behind)"]
+    nodes += ["count = Cast <to = 7> (float_count)", "ends = Concat <axis = 0> (none, count)"]
+    nodes += [f"{name} = Pad (sum, ends)" for name in writes]
+    ends = (", ".join(f"float[{name}_size] {name}" for name in side) for side in (reads, writes))
     weights = (f"int64[{len(numbers)}] {key} = {{{', '.join(map(str, numbers))}}}" for key, numbers in integers.items())
     graph = f"part ({next(ends)}) => ({next(ends)}) <{', '.join(weights)}> {{ {' '.join(nodes)} }}"
     proto = parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
-    return Component(name, device, (), proto, tuple(reads), tuple(writes))
+    shapes = dict.fromkeys([*reads, *writes], (_FEW,))
+    return Component(name, device, (), proto, tuple(reads), tuple(writes), shapes)

@@ -6,15 +6,15 @@ When they are back (links.py), the first plan is deployed beside the running one
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.engine.connect import Connection, HeadLost
+from taglio.cluster.engine.connect import Connection
 from taglio.cluster.engine.deploy import deploy
 from taglio.cluster.engine.links import Links, Pair, without
 from taglio.cluster.engine.pipeline import RequestPipeline
@@ -40,18 +40,17 @@ class Recovery:
     in flight for a plan."""
 
     def __init__(self, connection: Connection, folder: Path, first: Planned, lanes: Callable[[Plan], int]) -> None:
-        self._connection, self._folder, self._lanes = connection, folder, lanes
+        self.connection, self.folder, self._lanes = connection, folder, lanes
         self._first = self.running = first
         self._pipeline: RequestPipeline | None = None
-        self._joined = 0
         self.switches: list[Switch] = []
         self._links = Links(connection)
         # What was there when no plan was possible, until when that stands, and the reason.
         self._refused: tuple[object, float, BadDevice] | None = None
         self._looked_s = 0.0
-        # The first plan's pipeline beside the running one, and the thread that deploys it.
-        self._deploying: threading.Thread | None = None
-        self._prepared: RequestPipeline | None = None
+        # The first plan's pipeline beside the running one, once it is deployed.
+        self._returning: Future[RequestPipeline] | None = None
+        self._pool = ThreadPoolExecutor(1)
 
     def begin(self) -> RequestPipeline:
         """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
@@ -61,14 +60,11 @@ class Recovery:
         """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
         if there are none, or no plan keeps the limits; until something changes, the same again for ten seconds without
         another look."""
-        self._drop_prepared()  # it was made for a cluster that no longer exists
-        self._connection.renew()
+        self._drop_returning()  # it was made for a cluster that no longer exists
         if self._refused is not None and self._refused[0] == self._there() and time.monotonic() < self._refused[1]:
             raise self._refused[2]
         try:
             return self._recovered(reason)
-        except HeadLost:  # it has been waited for
-            raise
         except BadDevice as error:
             self._refused = self._there(), time.monotonic() + 10.0, error
             raise
@@ -77,9 +73,9 @@ class Recovery:
         cluster = self._first.cluster
         gone, lost = set[str](), frozenset[Pair]()
         for attempt in range(len(cluster.devices) + 1):
-            alive, same = self._connection.alive(), self._joined == self._connection.joined
-            hosts = self._pipeline.deployment.actors if self._pipeline is not None and same and not attempt else {}
-            before, here = (gone, lost), self._connection.here.name
+            alive = self.connection.alive()
+            hosts = self._pipeline.deployment.actors if self._pipeline is not None and not attempt else {}
+            before, here = (gone, lost), self.connection.here.name
             gone = self._links.look(cluster, self._devices(self.running), hosts)
             lost = self._links.lost()
             names = [device.name for device in cluster.devices]
@@ -95,8 +91,6 @@ class Recovery:
                 return self._use(remaining, self._deployed(remaining))
             except (Infeasible, BadOption) as error:
                 raise BadDevice(_no_plan(gone, lost, without(cluster, gone, lost), error)) from None
-            except HeadLost:  # it has been waited for
-                raise
             except BadDevice as error:  # more was lost meanwhile
                 reason = str(error)
         raise BadDevice(f"no device is left: {reason}")
@@ -111,64 +105,57 @@ class Recovery:
         same = self.running.plan.without(off)
         if same is not None and all(pair & off for pair in cut):
             return replace(self.running, plan=same) if off else self.running
-        return replan(self._folder, self._first.plan, without(self._first.cluster, gone, lost))
+        return replan(self.folder, self._first.plan, without(self._first.cluster, gone, lost))
 
     def _there(self) -> tuple[frozenset[str], frozenset[Pair]]:
         """The living devices and the lost links."""
-        return frozenset(name for name, up in self._connection.alive().items() if up), self._links.lost()
+        return frozenset(name for name, up in self.connection.alive().items() if up), self._links.lost()
 
     def watch(self) -> None:
         """Every two seconds, look whether the lost devices and links are back; if so, deploy the first plan beside the
         running one."""
         now = time.monotonic()
-        if self.running is self._first or self.ready() or self._deploying or now - self._looked_s < 2.0:
+        if self.running is self._first or self._returning is not None or now - self._looked_s < 2.0:
             return
         self._looked_s = now
         if self._whole(self._first):
-            self._deploying = threading.Thread(target=self._deploy_first, daemon=True)
-            self._deploying.start()
-
-    def _deploy_first(self) -> None:
-        try:
-            self._prepared = self._deployed(self._first)
-        except Exception as error:  # the running plan continues, and this is tried again
-            _LOG.info("the first plan was not deployed again: %s", error)
-
-    def close(self) -> None:
-        """Stop watching links and deploying the first plan."""
-        self._links.close()
-        if self._deploying is not None:
-            self._deploying.join(timeout=10.0)
-        self._drop_prepared()
-
-    def _drop_prepared(self) -> None:
-        if self._prepared is not None:
-            self._prepared.close()
-            self._prepared = None
+            self._returning = self._pool.submit(self._deployed, self._first)
 
     def ready(self) -> bool:
         """Whether the first plan is ready to take over."""
-        if self._deploying is not None and not self._deploying.is_alive():
-            self._deploying = None
-        return self._prepared is not None
+        if self._returning is None or not self._returning.done():
+            return False
+        if (error := self._returning.exception()) is not None:  # the running plan continues, and this is tried again
+            _LOG.info("the first plan was not deployed again: %s", error)
+            self._returning = None
+        return error is None
 
-    def take_over(self, request: int) -> RequestPipeline | None:
-        """The prepared pipeline, to run from `request` on; None if it has been dropped since."""
-        if self._prepared is None:
-            return None
-        pipeline, self._prepared = self._prepared, None
+    def take_over(self, request: int) -> RequestPipeline:
+        """The first plan's pipeline, which is ready, to run from `request` on."""
+        assert self._returning is not None, "it is ready"
+        pipeline, self._returning = self._returning.result(), None
         before, after = (planned.plan.predicted_latency_s.value for planned in (self.running, self._first))
         self.switches.append(Switch("its devices and links are back", request, before, after))
         return self._use(self._first, pipeline)
 
+    def close(self) -> None:
+        """Stop watching links and deploying the first plan."""
+        self._links.close()
+        self._drop_returning()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _drop_returning(self) -> None:
+        if self._returning is not None:
+            self._returning.add_done_callback(_close)
+            self._returning = None
+
     def _use(self, planned: Planned, pipeline: RequestPipeline) -> RequestPipeline:
         self.running, self._pipeline = planned, pipeline
-        self._joined = self._connection.joined
         return pipeline
 
     def _deployed(self, planned: Planned) -> RequestPipeline:
         lanes = self._lanes(planned.plan)
-        return RequestPipeline(deploy(self._connection, planned, lanes), lanes, planned.cluster.start)
+        return RequestPipeline(deploy(self.connection, planned, lanes), lanes, planned.cluster.start)
 
     def _devices(self, planned: Planned) -> list[str]:
         machines = planned.plan.machines().values()
@@ -186,9 +173,18 @@ class Recovery:
 
     def _whole(self, planned: Planned) -> bool:
         """Whether a plan's devices are alive and within reach, and its links not lost."""
-        alive, here, names = self._connection.alive(), self._connection.here.name, self._devices(planned)
+        try:
+            alive = self.connection.alive()
+        except BadDevice:
+            return False
+        here, names = self.connection.here.name, self._devices(planned)
         used = self._pairs(planned) | {Pair((here, name)) for name in names}
         return all(alive.get(name) for name in names) and not used & self._links.lost()
+
+
+def _close(coming: "Future[RequestPipeline]") -> None:
+    if not coming.cancelled() and coming.exception() is None:
+        coming.result().close()
 
 
 def _no_plan(gone: Collection[str], lost: Collection[Pair], left: Cluster, error: TaglioError) -> str:

@@ -5,11 +5,11 @@ inputs and the calibrated ranges, and returns the profile that `taglio profile` 
 are timed, as many are open at once as fit in the memory of the device, and at least one.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isfinite
+from itertools import zip_longest
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import onnx
 from taglio import artifact, weights
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.deploy import Calls, refuse_unfit, send
+from taglio.cluster.engine.deploy import Calls, admitted
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.resident import Resident
 from taglio.lab.work import Work
@@ -118,9 +118,8 @@ def profile_devices(
 
     Machines measure in parallel, devices of one machine in turn. Raises BadDevice for a device that cannot.
     """
-    job = _asked(work, scheme, effort)
-    runtimes = {device.name: device.runtime for device in cluster.devices if not device.assumed}
-    jobs = {name: _in(job, runtime or job.options.runtime) for name, runtime in runtimes.items()}
+    devices = [device for device in cluster.devices if not device.assumed]
+    jobs = {device.name: _job(work, scheme, effort, device, device.runtime or work.setup.runtime) for device in devices}
     return _measured(connection, work, cluster, jobs, "profiling devices")
 
 
@@ -134,8 +133,10 @@ def refine_devices(
 ) -> dict[str, Profile]:
     """`profiles` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
     profile's random mixes, and kernel times depend on their neighbours. Raises as above."""
-    job = replace(_asked(work, plan.scheme, effort), near=plan.assignment())
-    jobs = {name: _in(replace(job, before=profile), profile.conditions.runtime) for name, profile in profiles.items()}
+    jobs = {}
+    for name, before in profiles.items():
+        job = _job(work, plan.scheme, effort, cluster.device(name), before.conditions.runtime)
+        jobs[name] = replace(job, before=before, near=plan.assignment())
     return _measured(connection, work, cluster, jobs, "timing the plan")
 
 
@@ -143,44 +144,33 @@ def _measured(
     connection: Connection, work: Work, cluster: Cluster, jobs: Mapping[str, Job], stage: str
 ) -> dict[str, Profile]:
     """The profiles that devices measured for `jobs`."""
-    library = ray()
     connection.need(list(jobs))
-    waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
+    by_machine: dict[str, list[tuple[str, Any, Job]]] = {}
     with scratch() as folder:
         files = written(work.model, folder)
         for name, job in jobs.items():
-            device = cluster.device(name)
-            memory_bytes = int(device.memory_bytes) if isfinite(device.memory_bytes) else None
-            options = replace(job.options, threads=device.threads)
-            there = replace(job, files=files, options=options, memory_bytes=memory_bytes)
-            actor, machine = _profiler(device, there, folder, work.progress)
-            waiting.setdefault(machine, deque()).append((name, actor, there))
-    running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
+            there = replace(job, files=files)
+            actor, machine = _profiler(cluster.device(name), there, folder, work.progress)
+            by_machine.setdefault(machine, []).append((name, actor, there))
     profiles: dict[str, Profile] = {}
-    while running or any(waiting.values()):
-        for machine, queue in waiting.items():
-            if queue and all(machine != busy for _, busy, _ in running.values()):
-                name, actor, job = queue.popleft()
-                running[actor.profile.remote(job)] = name, machine, actor
-        done, _ = library.wait(list(running), timeout=1.0)
-        for answer in done:
-            name = running[answer][0]
+    for turn in zip_longest(*by_machine.values()):  # one device of each machine
+        answers = {name: actor.profile.remote(job) for name, actor, job in filter(None, turn)}
+        for name, answer in answers.items():
+            if work.progress:
+                work.progress(stage, len(profiles), len(jobs))
             try:
-                profiles[name] = library.get(answer)
+                profiles[name] = ray().get(answer)
             except Exception as error:
                 raise refusal(name, error) from None
-            del running[answer]
-        if work.progress:
-            work.progress(stage, len(profiles), len(jobs))
     return profiles
 
 
-def _asked(work: Work, scheme: Scheme, effort: float) -> Job:
-    """The job of every device, apart from the model's files and what each device has."""
-    setup, model = work.setup, replace(work.model, proto=onnx.ModelProto(), store=None)
-    feeds = [dict(feed) for feed in work.timed]
-    options = replace(setup.options(), threads=1, runtime=setup.runtime)
-    return Job({}, model, work.graph, work.ranges(), scheme, feeds, options, effort, setup.seed)
+def _job(work: Work, scheme: Scheme, effort: float, device: Device, runtime: str) -> Job:
+    """The job of a device, apart from the model's files."""
+    model, feeds = replace(work.model, proto=onnx.ModelProto(), store=None), [dict(feed) for feed in work.timed]
+    options = replace(work.setup.options(), threads=device.threads, runtime=runtime)
+    job = Job({}, model, work.graph, work.ranges(), scheme, feeds, options, effort, work.setup.seed)
+    return job if isinf(device.memory_bytes) else replace(job, memory_bytes=int(device.memory_bytes))
 
 
 def written(model: Model, folder: Path) -> dict[str, str]:
@@ -193,17 +183,12 @@ def written(model: Model, folder: Path) -> dict[str, str]:
     return {file.name: weights.sha256(file) for file in (path, data) if file.exists()}
 
 
-def _in(job: Job, runtime: str) -> Job:
-    return replace(job, options=replace(job.options, runtime=runtime))
-
-
 def _profiler(device: Device, job: Job, folder: Path, progress: Progress | None) -> tuple[Any, str]:
     """A profiler on the device, with the model in `folder` sent, and the machine that it is on. Raises BadDevice."""
     actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
     try:
-        facts = Calls(actor).facts()
-        refuse_unfit(device, job.options.runtime, facts)
-        send(Calls(actor), {sha256: folder / name for name, sha256 in job.files.items()}, progress)
+        files = {sha256: folder / name for name, sha256 in job.files.items()}
+        facts, _ = admitted(Calls(actor), device, job.options.runtime, files, progress)
     except Exception as error:
         raise refusal(device.name, error) from None
     return actor, facts.clock

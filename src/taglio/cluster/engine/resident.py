@@ -25,7 +25,6 @@ _LOG = logging.getLogger(__name__)
 class DeviceFacts:
     """Facts about a device. `clock` is equal on devices that share a monotonic clock (one kernel, since its boot)."""
 
-    device: str
     machine: Machine
     versions: dict[str, str]
     runtimes: tuple[str, ...]
@@ -45,7 +44,7 @@ class Resident:
 
     def facts(self) -> DeviceFacts:
         """Facts about this device."""
-        return facts(self.device, self._threads)
+        return facts(self._threads)
 
     def path(self, sha256: str) -> Path:
         """The path of the file with that hash."""
@@ -104,11 +103,11 @@ class Resident:
         part.replace(path)
 
 
-def facts(device: str = "", threads: int = 0) -> DeviceFacts:
-    """Facts about a device (default: that of this process)."""
+def facts(threads: int = 0) -> DeviceFacts:
+    """Facts about the device of this process, with `threads` (0: those that it was started with)."""
     versions = {**artifact.tools(), "ray": artifact.version_of("ray"), "openvino": artifact.version_of("openvino")}
-    device, threads = device or os.environ.get(DEVICE, ""), threads or int(os.environ.get(THREADS, "1"))
-    return DeviceFacts(device, describe(), versions, here(), threads, clock_name())
+    threads = threads or int(os.environ.get(THREADS, "1"))
+    return DeviceFacts(describe(), versions, here(), threads, clock_name())
 
 
 def clock_name() -> str:

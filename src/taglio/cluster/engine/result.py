@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from taglio.cluster.engine.host import Loaded
 from taglio.cluster.engine.recover import Switch
-from taglio.cluster.engine.serve import Interruption
+from taglio.cluster.engine.runner import Interruption
 from taglio.profile.wall_time import WallTime
 
 
@@ -66,7 +65,6 @@ class ClusterRun:
     predicted_rate_per_s: float | None
     components: tuple[ComponentTime, ...]
     crossings: tuple[CrossingTime, ...]
-    loaded: tuple[Loaded, ...]
     sent_bytes: int
     distance: float
     identical: int

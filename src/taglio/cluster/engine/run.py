@@ -5,7 +5,8 @@ Plans nothing; recover.py handles lost devices.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun, ComponentTime, CrossingTime, PlanTime
-from taglio.cluster.engine.serve import Feed, Server, Steps
+from taglio.cluster.engine.runner import Feed, Runner, Steps
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
@@ -54,19 +55,12 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
         raise BadArtifact(
             f"{folder / PLAN}.json: is a plan for one machine: run taglio plan {folder} --cluster FILE first"
         )
-    for piece in manifest.pieces:
-        runtime = cluster.device(piece.device).runtime
-        if runtime and runtime != piece.runtime:
-            raise BadArtifact(
-                f'{folder / COMPONENTS}: was built for {piece.runtime} on "{piece.device}", the cluster file says '
-                f"{runtime}: run taglio plan {folder} --cluster FILE again"
-            )
     if plan.start != cluster.start:
         raise BadArtifact(
             f'{folder / PLAN}.json: starts at "{plan.start}", the cluster file at "{cluster.start}": plan again'
         )
-    if not cluster.messages_cost and (kept := _kept(folder, work)) is not None:
-        cluster = cluster.with_handling(kept.handling)
+    if not cluster.messages_cost:
+        cluster = cluster.with_handling(_planned_for(folder, work).handling)
     return work, Planned(folder / COMPONENTS, plan, cluster)
 
 
@@ -97,89 +91,94 @@ def run_on_cluster(
     with `steps` they are the steps of one session of a model with states."""
     with held(folder):
         work, ready = planned(folder, cluster)
-        return answer_requests(folder, work.telling(progress), ready, runs, stream=stream, steps=steps)
+        if steps and stream:
+            raise BadOption("`steps` wait for each other's states and cannot be streamed: omit `stream`")
+        with connect(cluster.start) as connection:
+            recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
+            return answer_requests(recovery, work.telling(progress), runs, stream=stream, steps=steps)
 
 
 def answer_requests(
-    folder: Path,
-    work: Work,
-    ready: Planned,
-    runs: int,
-    *,
-    stream: bool = False,
-    steps: bool = False,
+    recovery: Recovery, work: Work, runs: int, *, stream: bool = False, steps: bool = False
 ) -> ClusterRun:
-    """`run_on_cluster` for an opened workspace; new plans after a loss are made from the artifacts in `folder`."""
-    cluster = ready.cluster
-    if steps and stream:
-        raise BadOption("`steps` wait for each other's states and cannot be streamed: omit `stream`")
+    """`run_on_cluster` by a plan whose devices have been connected to."""
+    ready = recovery.running
     feeds = list(islice(cycle(work.steps), runs)) if steps else work.timed
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
-    with connect(cluster.start) as connection:
-        recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
-        server = Server(recovery, patience_s(ready.plan))
-        try:
-            lanes = server.pipeline.lanes
-            warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
-            for _ in server.answers(warm_up, Steps("warm-up") if steps else None):
-                pass
-            first = server.pipeline.deployment
-            # Actors end with their handles.
-            run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
-            begun = time.monotonic()
-            for answer in server.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
-                run.check(answer)
-                if work.progress:
-                    work.progress("running", len(run.answers), runs)
-            took_s = time.monotonic() - begun
-        finally:
-            recovery.close()
-            server.pipeline.close()
-        plans = run.plans()
-        rate = ready.plan.predicted_rate_per_s
-        here, notes = connection.here.name, list[str]()
-        if here != cluster.start:
-            notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
-        if planned_for(folder, work) not in (None, cluster):
-            notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
-        if stream and ready.plan.crossings and not cluster.messages_cost:
-            notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
-        result = ClusterRun(
-            requests=runs,
-            streamed=stream,
-            lanes=lanes,
-            latency=summarize([answer.latency_s for answer in run.answers]),
-            predicted_s=plans[0].predicted_s,
-            ratio=plans[0].ratio,
-            plans=plans,
-            rate_per_s=runs / took_s,
-            predicted_rate_per_s=rate.value if stream and rate is not None else None,
-            components=run.components(),
-            crossings=run.crossings(),
-            loaded=run.deployment.loaded,
-            sent_bytes=run.deployment.sent_bytes,
-            distance=run.distance,
-            identical=run.identical,
-            resent=run.resent,
-            interruptions=tuple(server.interruptions),
-            switches=tuple(recovery.switches),
-            plan_sha256=ready.plan.fingerprint(),
-            notes=tuple(notes),
-            steps=steps,
-        )
-    artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
+    with closing(Runner(recovery, patience_s(ready.plan))) as runner:
+        lanes = runner.lanes
+        warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
+        for _ in runner.answers(warm_up, Steps("warm-up") if steps else None):
+            pass
+        first = runner.pipeline.deployment
+        # Actors end with their handles.
+        run = _RunInProgress(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
+        begun = time.monotonic()
+        for answer in runner.answers(islice(cycle(feeds), runs), Steps("run") if steps else None):
+            run.check(answer)
+            if work.progress:
+                work.progress("running", len(run.answers), runs)
+        took_s = time.monotonic() - begun
+    plans, rate = run.plans(), ready.plan.predicted_rate_per_s
+    result = ClusterRun(
+        requests=runs,
+        streamed=stream,
+        lanes=lanes,
+        latency=summarize([answer.latency_s for answer in run.answers]),
+        predicted_s=plans[0].predicted_s,
+        ratio=plans[0].ratio,
+        plans=plans,
+        rate_per_s=runs / took_s,
+        predicted_rate_per_s=rate.value if stream and rate is not None else None,
+        components=run.components(),
+        crossings=run.crossings(),
+        sent_bytes=run.deployment.sent_bytes,
+        distance=run.distance,
+        identical=run.identical,
+        resent=run.resent,
+        interruptions=tuple(runner.interruptions),
+        switches=tuple(recovery.switches),
+        plan_sha256=ready.plan.fingerprint(),
+        notes=_notes(recovery, work, ready, stream=stream),
+        steps=steps,
+    )
+    artifact.save(recovery.folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
 
 
-def planned_for(folder: Path, work: Work) -> Cluster | None:
-    """The cluster that the plan in `folder` was made for; None if it was not stored."""
-    kept = _kept(folder, work)
-    return None if kept is None else parse(kept.text, kept.file).with_handling(kept.handling)
+def _notes(recovery: Recovery, work: Work, ready: Planned, *, stream: bool) -> tuple[str, ...]:
+    """Reasons why a run's figures may differ from the predictions."""
+    cluster, here, notes = ready.cluster, recovery.connection.here.name, list[str]()
+    file = _planned_for(recovery.folder, work)
+    if here != cluster.start:
+        notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
+    if parse(file.text, file.file).with_handling(file.handling) != cluster:
+        notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
+    if stream and ready.plan.crossings and not cluster.messages_cost:
+        notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
+    return tuple(notes)
 
 
-def _kept(folder: Path, work: Work) -> ClusterFile | None:
-    path = folder / f"{CLUSTER}.json"
-    return artifact.load(path, CLUSTER, ClusterFile, model_sha256=work.model.sha256) if path.exists() else None
+@contextmanager
+def runners(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Runner]]:
+    """A runner of the plan in each workspace directory, locked meanwhile: new plans are made from its artifacts.
+
+    Raises BadArtifact for a plan for other devices, and BadDevice for devices that cannot run it.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(held(folder))
+        ready = [planned(folder, cluster)[1] for folder in folders]
+        connection = stack.enter_context(connect(cluster.start))
+        yield [
+            stack.enter_context(closing(Runner(Recovery(connection, folder, plan, lanes_for), patience_s(plan.plan))))
+            for folder, plan in zip(folders, ready, strict=True)
+        ]
+
+
+def _planned_for(folder: Path, work: Work) -> ClusterFile:
+    """The cluster file that the plan in `folder` was made for."""
+    return artifact.load(folder / f"{CLUSTER}.json", CLUSTER, ClusterFile, model_sha256=work.model.sha256)
 
 
 @dataclass(slots=True)
