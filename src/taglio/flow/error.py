@@ -12,8 +12,6 @@ from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
 from taglio.error.compared import as_array
 from taglio.error.doubts import (
-    coarse_metric,
-    constant_inputs,
     constant_outputs,
     exchanged_rows,
     few_inputs,
@@ -187,12 +185,10 @@ def doubts(work: Work, meter: ErrorMeter, everything: Tally) -> tuple[Note, ...]
     notes = [
         *work.notes,
         values_fed(used, chain(*both), {spec.name: pixel_scaling(graph, spec.name) for spec in used}),
-        *few_inputs(*work.digests, batch),
-        *constant_inputs({name: sample[name] for name in sample if name in read} for sample in chain(*both)),
+        *few_inputs(meter.metric, *work.digests, batch),
         sizes_measured(work.inputs, work.data.held_out.samples),
         not_float(everything),
         no_numbers(meter.references, outputs),
-        coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else None,
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges().low_high, work.data.held_out.samples),

@@ -3,7 +3,6 @@
 from collections import Counter
 
 from taglio.deploy.processor_needs import unsafe_processors
-from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
 from taglio.flow.deliver import needs_of_plan
 from taglio.lab.build import Built
@@ -32,7 +31,7 @@ def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tup
     return (
         *of_answers(answered, all_int8, limits, work.data.held_out.labels),
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
-        *_of_inputs(work, decision, built, limits),
+        *_on_calibration(work, decision, built, limits),
         *_of_forms(decision.plan),
         *_of_rows(work, decision.plan),
         *unsafe_processors(needs_of_plan(decision.plan), instructions),
@@ -75,12 +74,10 @@ def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
     return (Note(Kind.NOT_COMPARED, f"{line}; a higher effort compares them"),) if left else ()
 
 
-def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
-    """What the held-out inputs do not show, or the calibration inputs show otherwise."""
-    int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
-    exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
-    again = on_calibration(work, built, limits) if error > 0.0 else None
-    return tuple(filter(None, (exact, again)))
+def _on_calibration(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[Note, ...]:
+    """What the calibration inputs show otherwise than those held out."""
+    again = on_calibration(work, built, limits) if decision.answers.error > 0.0 else None
+    return (again,) if again is not None else ()
 
 
 def _of_forms(plan: Plan) -> tuple[Note, ...]:
