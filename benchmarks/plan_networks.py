@@ -71,7 +71,7 @@ def error(graph: Graph, seed: int) -> tuple[ErrorModel, dict[str, float]]:
     output = graph.outputs[0]
     model = ErrorModel(
         graph.model_sha256, "made up", DEFAULT_SCHEME, RELATIVE, (OutputModel(output, noises, edges, 0.0, 1.0),),
-        0.0, 0.9, 1, 1, (), (),
+        0.0, 1, 1, (), (),
     )  # fmt: skip
     return model, {output: NOISE_SHARE * sum(own.values())}
 

@@ -13,7 +13,7 @@ from tests.plan.made_up import INT8, Sketch
 
 
 def model(*outputs: OutputModel, upper_log: float = 0.0) -> ErrorModel:
-    return ErrorModel("model", "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 0.9, 1, 1, (), ())
+    return ErrorModel("model", "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 1, 1, (), ())
 
 
 @pytest.mark.parametrize("exponent", [0.3, 0.8, 1.0, 1.5])

@@ -261,7 +261,7 @@ def _anchor(behind_us: list[float]) -> tuple[float | None, float | None]:
 
 
 def error_of(graph: Graph, outputs: tuple[OutputModel, ...], upper_log: float = 0.0) -> ErrorModel:
-    return ErrorModel(graph.model_sha256, "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 0.9, 1, 1, (), ())
+    return ErrorModel(graph.model_sha256, "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 1, 1, (), ())
 
 
 def forms(block: Block) -> list[str]:

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from taglio.conformal import conformal_quantile
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
+from taglio.profile.fit import FitTables, MeasuredRun, fit
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import Profile, changes, flow_seconds, predict
 from taglio.quantize.precision import Assignment, form_of
@@ -168,25 +169,10 @@ def test_the_interval_holds_for_nine_of_ten_unseen_mixes(graph: Graph) -> None:
         machine = Imagined(graph, noise=0.1, seed=seed)
         runs = machine.runs(mixes=9, seed=seed)
         tables, unseen = calibrate(runs, graph)
-        ratio = conformal_ratio([unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen])
+        ratio = conformal_quantile([abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.name in unseen])
         profile = as_profile(tables, graph)
         for name, assignment in random_mixes(graph, CHOICES, 15, seed + 1000).items():
             measured = machine.run(name, assignment).wall_s
             covered += abs(predict(profile, graph, assignment).total_s / measured - 1.0) <= ratio
             total += 1
     assert 0.8 < covered / total <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("errors", "coverage", "expected"),
-    [
-        ([], 0.9, float("inf")),
-        ([0.03], 0.9, 0.03),  # ⌈2 · 0.9⌉ = 2 of 1: the largest
-        ([-0.04, 0.01, 0.02], 0.9, 0.04),  # the size of an error, whatever its sign
-        ([i / 100 for i in range(1, 20)], 0.9, 0.18),  # ⌈20 · 0.9⌉ = 18th of 19
-        ([0.01, 0.02, 0.03, 0.04], 0.5, 0.03),  # ⌈5 · 0.5⌉ = 3rd of 4
-    ],
-)
-def test_the_conformal_ratio_by_hand(errors: list[float], coverage: float, expected: float) -> None:
-    assert conformal_ratio(errors, coverage) == expected
-    assert conformal_ratio(list(reversed(errors)), coverage) == expected

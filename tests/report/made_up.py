@@ -61,7 +61,7 @@ def made_up_error(model: Model, graph: Graph) -> ErrorModel:
     subsets += [Subset(dict.fromkeys(names[:size], "int8"), 1e-3 * size, 1.1e-3 * size) for size in range(1, 20)]
     output = OutputModel("logits", (), (), 0.0, 1.0)
     scheme, data = DEFAULT_SCHEME, "0" * 64
-    return ErrorModel(model.sha256, data, scheme, RELATIVE, (output,), 0.1, 0.9, 8, 57, alone, tuple(subsets))
+    return ErrorModel(model.sha256, data, scheme, RELATIVE, (output,), 0.1, 8, 57, alone, tuple(subsets))
 
 
 def made_up_plan(model: Model, graph: Graph, assignment: Assignment) -> Plan:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from taglio.conformal import conformal_quantile
 from taglio.data.dataset import Dataset, Sample, Split
 from taglio.data.spec import InputSpec
 from taglio.error.model import ErrorModel
@@ -37,7 +38,7 @@ from taglio.profile.attribution import Attributor
 from taglio.profile.busy import BusyWatch
 from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import MIXES, Effort
-from taglio.profile.fit import MeasuredRun, conformal_ratio
+from taglio.profile.fit import MeasuredRun
 from taglio.profile.measure import covering_mixes, pure_assignments
 from taglio.profile.result import Profile, WholeRun, flow_seconds, predict
 from taglio.profile.stopwatch import Timed, Timings
@@ -239,7 +240,7 @@ class Machine:
             for run in [timed[name]]
         ]
         fitted, unseen = calibrate(runs, graph)
-        ratio = conformal_ratio([unseen[run.name] / run.wall_s - 1.0 for run in runs if run.mixed])
+        ratio = conformal_quantile([abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.mixed])
         whole_runs = tuple(
             WholeRun(
                 run.name,

@@ -131,8 +131,8 @@ class Subset:
 class ErrorModel:
     """Predicts the error of any assignment.
 
-    The measured error of a share `confidence` of new subsets is at most predicted × exp(`upper_log`) + `upper_add`: a
-    tolerance limit of cross-validated log ratios, or of differences if the metric moves in steps (combine.py).
+    The measured error of nine of ten new subsets is at most predicted × exp(`upper_log`) + `upper_add`: the conformal
+    quantile of cross-validated log ratios, or of differences if the metric moves in steps (combine.py).
     `samples` is the number of held-out inputs measured. Outputs whose error was never near the largest have no model.
     `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` are doubts about these
     figures. `parts` are the losses with all blocks in int8. `study` is equal for studies of the same errors, "" if that
@@ -145,7 +145,6 @@ class ErrorModel:
     metric: Metric
     outputs: tuple[OutputModel, ...]
     upper_log: Annotated[float, msgspec.Meta(ge=0.0, le=50.0)]
-    confidence: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)]
     samples: Count
     evaluations: Annotated[int, msgspec.Meta(ge=0)]
     alone: tuple[Alone, ...]
@@ -211,7 +210,7 @@ class ErrorModel:
         return float(np.interp(noise, *np.transpose(self.steps)))
 
     def upper(self, error: float) -> float:
-        """Upper end, at `confidence`, of a predicted `error`."""
+        """The upper end of a predicted `error`."""
         return error * exp(self.upper_log) + self.upper_add
 
     def typical_miss(self) -> float:

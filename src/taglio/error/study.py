@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -102,15 +102,15 @@ def measure(
         for subset in reported(wanted, what, progress):
             subset_readings.append(meter.read(subset))
             subsets.append(subset)
-        return Measured(columns, tuple(precisions), singles, readings, [*subsets], [*subset_readings], near=aim.near)
+        return Measured(columns, tuple(precisions), singles, readings, [*subsets], [*subset_readings])
 
     share = 0.5 if aim.near is None else 0.75  # of subsets picked as a planner would
     drawn = random_subsets(graph, precisions, count - int(share * count), aim.seed)
     measured = together(drawn, "random subsets")
-    if drawn:
-        picks = picked_subsets(graph, measured, count - len(drawn), aim)
-        measured = together(picks, "subsets as a planner picks them")
-    return replace(measured, picked=len(subsets) - len(drawn))
+    if not drawn:
+        return measured
+    picks = picked_subsets(graph, measured, count - len(drawn), aim)
+    return together(picks, "subsets as a planner picks them")
 
 
 def _in_bfloat16(

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from taglio.artifact import require
+from taglio.conformal import COVERAGE
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.model.graph import Graph
-from taglio.profile.fit import COVERAGE
 from taglio.quantize.precision import FLOAT32, Precision, form_of
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME

@@ -17,7 +17,6 @@ _PRIOR_KERNEL_OVERHEAD_S = 3e-6
 # Typical session overhead besides kernels: tens of microseconds, hundreds if it copies large outputs.
 _SESSION_S = 2e-4
 _FLOAT, _ANCHOR, _INT8 = get_args(Written)
-COVERAGE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,27 +129,6 @@ def _block_times(runs: Sequence[MeasuredRun]) -> tuple[tuple[BlockTime, ...], di
                 place = (run_name, flow_name)
                 surplus[place] = surplus.get(place, 0.0) + (seconds - base[key]) / len(changed)
     return tuple(BlockTime(*key, seconds) for key, seconds in base.items()), surplus
-
-
-def conformal_ratio(
-    errors: Sequence[float], coverage: float = COVERAGE, weights: Sequence[float] | None = None
-) -> float:
-    """The half-width that covers a new |error| with probability `coverage`: the ⌈(n+1)·coverage⌉-th smallest of n
-    exchangeable errors (Vovk et al., split conformal prediction); the largest if n is too small, infinite if n is 0.
-
-    `weights` (at most 1, the weight of the new error) weight each error by how close its run is to the new one
-    (Tibshirani et al. 2019, covariate shift).
-    """
-    if not errors:
-        return float("inf")
-    ordered = sorted(zip(map(abs, errors), weights or [1.0] * len(errors), strict=True))
-    wanted = coverage * (sum(weight for _, weight in ordered) + 1.0) - 1e-9
-    reached = 0.0
-    for error, weight in ordered:
-        reached += weight
-        if reached >= wanted:
-            return error
-    return ordered[-1][0]
 
 
 def parts(tables: FitTables, runs: Sequence[MeasuredRun]) -> list[tuple[float, float, float]]:

@@ -12,6 +12,7 @@ from math import exp, isfinite
 
 import numpy as np
 
+from taglio.conformal import conformal_quantile
 from taglio.data.dataset import shapes_of
 from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph
@@ -19,7 +20,7 @@ from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import MIXES, Effort
-from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
+from taglio.profile.fit import FitTables, MeasuredRun, fit
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.stopwatch import Stopwatch, Timed
@@ -185,8 +186,8 @@ def _profile(
 ) -> Profile:
     """The profile from fitted tables; `unseen` are the seconds of mixed runs as predicted by a fit without them."""
     runs = [run for run, _ in measured]
-    errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
-    ratio = conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen])
+    errors = [abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.name in unseen]
+    ratio = conformal_quantile(errors, weights=[run.weight for run in runs if run.name in unseen])
     whole_runs = tuple(
         WholeRun(
             run.name,
