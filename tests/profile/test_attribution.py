@@ -10,8 +10,9 @@ from onnx import helper
 
 from taglio.model.graph import Flow
 from taglio.profile.attribution import Attributor
-from taglio.profile.measure import pure_assignments, random_mixes
+from taglio.profile.measure import pure_assignments
 from taglio.profile.result import changes, reads, writes
+from taglio.quantize.mixes import random_mixes
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.components.cases import CHOICES, Case

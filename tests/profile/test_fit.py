@@ -11,8 +11,9 @@ from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import FitTables, MeasuredRun, fit
-from taglio.profile.measure import pure_assignments, random_mixes
+from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile, changes, flow_seconds, predict
+from taglio.quantize.mixes import random_mixes
 from taglio.quantize.precision import Assignment, form_of
 from tests.components.cases import CHOICES, digits
 from tests.plan.made_up import profile_of, seconds

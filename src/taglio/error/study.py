@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from taglio.error.terms import design
 from taglio.model.graph import Graph
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import BFLOAT16, Assignment, Precision, first_fit
+from taglio.quantize.mixes import draw_mixes
+from taglio.quantize.precision import BFLOAT16, Assignment, Forms, Precision, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) 
     error keeps the limit; a block keeps the first that it gets.
     """
     rng = random.Random(aim.seed + 2)
-    before = {_key(subset) for subset in measured.subsets}
+    before = {key_of(subset) for subset in measured.subsets}
     forms = {
         precision.name: precision
         for precision in measured.precisions
@@ -178,7 +179,7 @@ def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) 
         # Blocks that save nothing count as saving a little: a neighbour in int8 may make them worth it.
         least = max(aim.saved_s.values(), default=0.0) * 1e-3 or 1.0
         worth = np.array([max(aim.saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
-    picked: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
+    picked: dict[Forms, dict[str, Precision]] = {}
     for _ in range(4 * count if largest > 0.0 else 0):
         if len(picked) == count:
             break
@@ -193,36 +194,17 @@ def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) 
             middle = (fits + breaks) // 2
             fits, breaks = (middle, breaks) if predicted(together(order[:middle])) <= bound else (fits, middle)
         chosen = together(order[:fits])
-        if chosen and _key(chosen) not in before:
-            picked.setdefault(_key(chosen), dict(chosen))
+        if chosen and key_of(chosen) not in before:
+            picked.setdefault(key_of(chosen), dict(chosen))
     return list(picked.values())
 
 
-def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    return tuple((block, precision.name) for block, precision in assignment.items())
-
-
 def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, seed: int) -> list[dict[str, Precision]]:
-    """Random assignments of every size: half draw each block independently, half draw runs of neighbours."""
-    rng = random.Random(seed + 1)
-    whole = next(precision for precision in precisions if precision.form == "whole")
-    forms = [precision for precision in precisions if precision.form != "float"]
-    subsets: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
-    for index in range(4 * count):  # empty and repeated ones are dropped: repeats would leak across folds
+    """Distinct random mixes: repeats would leak across folds."""
+    subsets: dict[Forms, dict[str, Precision]] = {}
+    for mix in islice(draw_mixes(graph, precisions, seed + 1), 4 * count):
         if len(subsets) == count:
             break
-        density = rng.uniform(0.03, 1.0)
-        stay = 0.0 if index % 2 == 0 else 0.8
-        assignment: dict[str, Precision] = {}
-        current: Precision | None = None
-        for block in graph.choices():
-            if block.movement:
-                continue
-            if rng.random() >= stay:
-                current = rng.choice(forms) if rng.random() < density else None
-            if current is not None and (form := first_fit(block, (current, *forms))):
-                assignment[block.name] = form
-        drawn = effective(graph, assignment, whole)
-        if drawn:
-            subsets.setdefault(_key(drawn), drawn)
+        if mix:
+            subsets.setdefault(key_of(mix), mix)
     return list(subsets.values())

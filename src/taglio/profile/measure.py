@@ -4,7 +4,6 @@ Each mix is a whole quantised model, so fusion, layouts and caches are as in dep
 blocks. Running each block alone would miss all three.
 """
 
-import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,8 @@ from taglio.profile.result import Conditions, Profile, WholeRun, changes, conver
 from taglio.profile.stopwatch import Stopwatch, Timed
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit, form_of, precisions
+from taglio.quantize.mixes import random_mixes
+from taglio.quantize.precision import Assignment, Precision, form_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.session import runtime_version
@@ -37,8 +37,6 @@ _DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
 # Value of covering a state once more, by how often it is covered already; the last also for more.
 _WORTH = (1.0, 0.4, 0.1, 0.0)
-# In a random mix, the precision of blocks that are not quantised, and those that some of them have too.
-_BESIDE_INT8 = ((BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16,), (BFLOAT16, FLOAT32))
 
 # Assignments that were timed, by name.
 TimedRuns = Mapping[str, tuple[Assignment, Timed]]
@@ -264,29 +262,3 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
         chosen.append(int(np.argmax(gains)))
         seen += covers[chosen[-1]].astype(int)
     return {f"mix{order}": pool[index] for order, index in enumerate(chosen)}
-
-
-def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
-    """Random assignments for fitting: half draw every block independently, half draw runs of neighbours, as plans have;
-    densities from sparse to dense."""
-    rng = random.Random(seed)
-    int8 = next(choice for choice in choices if choice.form == "whole")
-    quantized = [choice for choice in choices if choice not in (FLOAT32, BFLOAT16)]
-    mixes: dict[str, Assignment] = {}
-    for index in range(count):
-        density = (0.5, 0.2, 0.8)[index % 3]
-        stay = 0.0 if index % 2 == 0 else 0.8
-        # A model computes in one precision beside int8, or mixes both.
-        others = _BESIDE_INT8[index % len(_BESIDE_INT8)] if BFLOAT16 in choices else (FLOAT32,)
-        forms = [*quantized, *others[1:]]
-        assignment: dict[str, Precision] = {}
-        current: Precision | None = None
-        for block in graph.choices():
-            if rng.random() >= stay:
-                current = rng.choice(forms)
-                current = current if rng.random() < density else None
-            form = first_fit(block, (current, *forms) if current is not None else others[:1])
-            if form is not None and form != FLOAT32:
-                assignment[block.name] = form
-        mixes[f"mix{index}"] = effective(graph, assignment, int8)
-    return mixes
