@@ -3,30 +3,28 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import get_args
 
 import numpy as np
 
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
-from taglio.profile.result import BlockTime, Glue, Written, changes, conversions, reads, writes, written, written_costs
+from taglio.profile.result import BlockTime, Glue, changes, conversions, reads, writes, written_costs
 from taglio.quantize.precision import Assignment, Precision, form_of
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
 # Typical session overhead besides kernels: tens of microseconds, hundreds if it copies large outputs.
 _SESSION_S = 2e-4
-_FLOAT, _ANCHOR, _INT8 = get_args(Written)
 
 
 @dataclass(frozen=True, slots=True)
 class RunForms:
     """The forms of a run: of each block, with the flows that it reads or writes and that change type; and of each flow,
-    how it is written, its number of type changes, and of conversions between float32 and bfloat16. `converting` are the
-    blocks that read or write a flow that is converted."""
+    whether it is written in int8, its number of type changes, and of conversions between float32 and bfloat16.
+    `converting` are the blocks that read or write a flow that is converted."""
 
     blocks: tuple[tuple[str, str, tuple[str, ...]], ...]
-    flows: tuple[tuple[Flow, Written, int, int], ...]
+    flows: tuple[tuple[Flow, bool, int, int], ...]
     converting: frozenset[str] = frozenset()
 
 
@@ -97,7 +95,7 @@ def with_forms(runs: Sequence[MeasuredRun], graph: Graph) -> list[MeasuredRun]:
             changed = [f.name for f in incoming.get(block.name, ()) if writes(assignment, f.producer) != read]
             changed += [f.name for f in outgoing.get(block.name, ()) if counts[f.name]]
             blocks.append((block.name, form_of(assignment, block.name), tuple(changed)))
-        flows = ((flow, written(flow, assignment), counts[flow.name], converted[flow.name]) for flow in moving)
+        flows = ((flow, writes(assignment, flow.producer), counts[flow.name], converted[flow.name]) for flow in moving)
         around = (
             block for flow in moving if converted[flow.name] for block in (flow.producer, *(b for _, b in flow.readers))
         )
@@ -142,7 +140,9 @@ def parts(tables: FitTables, runs: Sequence[MeasuredRun]) -> list[tuple[float, f
     predicted = []
     for run in runs:
         blocks = sum(times.get((block, form), fallback.get(block, 0.0)) for block, form, _ in run.forms.blocks)
-        costs = [(*written_costs(glue[flow.name], form), count) for flow, form, count, _ in run.forms.flows]
+        costs = [
+            (*written_costs(glue[flow.name], is_int8=is_int8), count) for flow, is_int8, count, _ in run.forms.flows
+        ]
         changing, still = sum(change_s * count for _, change_s, count in costs), sum(base_s for base_s, _, _ in costs)
         changing += sum(glue[flow.name].convert_s * count for flow, _, _, count in run.forms.flows)
         predicted.append((blocks, changing, still + tables.overhead_s))
@@ -207,60 +207,57 @@ def _clock(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
 def _glue(runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str, str], float]) -> tuple[Glue, ...]:
     tensors, moving = graph.tensor_map(), graph.flows
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
-    pure: dict[tuple[str, str], _Weighted] = {}
-    mixed: list[tuple[str, Written, int, float, float]] = []  # flow, its written form, type changes, seconds, weight
+    pure: dict[tuple[str, bool], _Weighted] = {}  # by flow, and whether it is written in int8
+    mixed: list[tuple[tuple[str, bool], int, float, float]] = []  # the same, type changes, seconds, weight
     converted: list[tuple[str, int, float]] = []  # flow, conversions, seconds
     for run in runs:
-        for flow, form, count, converting in run.forms.flows:
+        for flow, is_int8, count, converting in run.forms.flows:
             seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
             if count:
                 seconds += surplus.get((run.name, flow.name), 0.0)
-                mixed.append((flow.name, form, count, seconds, run.weight))
+                mixed.append(((flow.name, is_int8), count, seconds, run.weight))
             elif converting:
                 converted.append((flow.name, converting, seconds))
             else:
-                pure.setdefault((flow.name, form), []).append((seconds, run.weight))
+                pure.setdefault((flow.name, is_int8), []).append((seconds, run.weight))
     base = {key: _mean(values) for key, values in pure.items()}
-    samples: dict[tuple[str, str], _Weighted] = {}
-    for name, form, count, seconds, weight in mixed:
-        samples.setdefault((name, form), []).append(((seconds - base.get((name, form), 0.0)) / count, weight))
-    rates = {form: _rate(samples, elements, form) for form in (_FLOAT, _ANCHOR, _INT8)}
-    points = [(elements[name], (seconds - base.get((name, _FLOAT), 0.0)) / count) for name, count, seconds in converted]
+    samples: dict[tuple[str, bool], _Weighted] = {}
+    for key, count, seconds, weight in mixed:
+        samples.setdefault(key, []).append(((seconds - base.get(key, 0.0)) / count, weight))
+    rates = {is_int8: _rate(samples, elements, is_int8) for is_int8 in (False, True)}
+    points = [(elements[name], (seconds - base.get((name, False), 0.0)) / count) for name, count, seconds in converted]
     conversion_s, conversion_rate = _line(points) if points else (0.0, 0.0)
 
-    def cost(flow: Flow, form: str) -> float:
-        fixed, per_element = rates[form]
-        values = samples.get((flow.name, form), [])
+    def cost(flow: Flow, is_int8: bool) -> float:
+        fixed, per_element = rates[is_int8]
+        values = samples.get((flow.name, is_int8), [])
         guess = fixed + per_element * elements[flow.name]
         # The general rate, weighted as a fraction of a sample, steadies flows with few samples.
         return _mean([*values, (guess, 0.05)])
 
-    result = []
-    for flow in moving:
-        shown = (flow.name, _ANCHOR) in samples or (flow.name, _ANCHOR) in pure
-        result.append(
-            Glue(
-                flow.name,
-                base.get((flow.name, _FLOAT), 0.0),
-                base.get((flow.name, _INT8), 0.0),
-                cost(flow, _FLOAT),
-                cost(flow, _INT8),
-                base.get((flow.name, _ANCHOR), 0.0) if shown else None,
-                cost(flow, _ANCHOR) if shown else None,
-                (conversion_s + conversion_rate * elements[flow.name]) * (tensors[flow.name].dtype == "float32"),
-            )
+    return tuple(
+        Glue(
+            flow.name,
+            base.get((flow.name, False), 0.0),
+            base.get((flow.name, True), 0.0),
+            cost(flow, False),
+            cost(flow, True),
+            (conversion_s + conversion_rate * elements[flow.name]) * (tensors[flow.name].dtype == "float32"),
         )
-    return tuple(result)
+        for flow in moving
+    )
 
 
 def _mean(values: _Weighted) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
 
 
-def _rate(samples: Mapping[tuple[str, str], _Weighted], elements: Mapping[str, int], form: str) -> tuple[float, float]:
-    """Fixed seconds and seconds per element of a type change of what is written in a `form`."""
+def _rate(
+    samples: Mapping[tuple[str, bool], _Weighted], elements: Mapping[str, int], is_int8: bool
+) -> tuple[float, float]:
+    """Fixed seconds and seconds per element of a type change of what is written in int8, or in float."""
     return _line(
-        [(elements[name], value) for (name, side), values in samples.items() if side == form for value, _ in values]
+        [(elements[name], value) for (name, side), values in samples.items() if side == is_int8 for value, _ in values]
     )
 
 

@@ -4,20 +4,18 @@ Seconds of one inference:
 
     T = overhead + Σ_blocks time[block, precision] + Σ_flows glue(flow)
 
-    glue = float_s + quantize_s · (tensors of the flow that are read as int8)         if its producer is float
-    glue = anchor_float_s + anchor_quantize_s · (the same)                            if its producer is int8-anchor
+    glue = float_s + quantize_s · (tensors of the flow that are read as int8)         if its producer writes float
     glue = int8_s + dequantize_s · (readers that read float)                          if its producer writes int8
 
     and, if its producer is in float32 or bfloat16, convert_s · (tensors of it that a reader wants in the other one)
 
-A float activation behind an int8 anchor writes its tensor in another layout than a float block does. The effect of a
-type change on the blocks on either side is part of its cost, which may be negative: a float Softmax over channels takes
-a fifth of its time if its reader, in int8, needs the values in another order.
+The effect of a type change on the blocks on either side is part of its cost, which may be negative: a float Softmax
+over channels takes a fifth of its time if its reader, in int8, needs the values in another order.
 """
 
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -30,8 +28,6 @@ from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, form_of
 from taglio.quantize.scheme import Scheme
 
-# How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
-Written = Literal["float", "anchor", "int8"]
 # A fit may give negative seconds, but none beyond decades.
 FitSeconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 
@@ -49,9 +45,8 @@ class BlockTime:
 class Glue:
     """Seconds spent on a flow outside blocks, by the forms of its producer and readers (see the module's formula).
 
-    Costs of type changes that no run showed are estimated from other flows by seconds per element. The anchor fields
-    are None if the producer has no such form or no run had it: then those of float are used. `convert_s` is the cost
-    of converting a tensor of the flow between float32 and bfloat16.
+    Costs of type changes that no run showed are estimated from other flows by seconds per element. `convert_s` is the
+    cost of converting a tensor of the flow between float32 and bfloat16.
     """
 
     flow: str
@@ -59,22 +54,17 @@ class Glue:
     int8_s: float
     quantize_s: float
     dequantize_s: float
-    anchor_float_s: float | None = None
-    anchor_quantize_s: float | None = None
     convert_s: float = 0.0
 
     def times(self, still: float, changes: float) -> "Glue":
         """The same with the seconds without type changes multiplied by `still`, and those of type changes by
         `changes`."""
-        anchor_s, anchor_quantize_s = self.anchor_float_s, self.anchor_quantize_s
         return replace(
             self,
             float_s=still * self.float_s,
             int8_s=still * self.int8_s,
             quantize_s=changes * self.quantize_s,
             dequantize_s=changes * self.dequantize_s,
-            anchor_float_s=None if anchor_s is None else still * anchor_s,
-            anchor_quantize_s=None if anchor_quantize_s is None else changes * anchor_quantize_s,
             convert_s=changes * self.convert_s,
         )
 
@@ -226,13 +216,11 @@ def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
         flow_glue, before_s = glue[flow.name], 0.0 if flow.producer is None else share_s_of[flow.producer]
         behind_s = min((share_s_of[reader] for _, reader in flow.readers), default=0.0)
         most_s = min([before_s, *(share_s_of[reader] for _, reader in flow.readers if reader)])
-        anchor_s = flow_glue.anchor_quantize_s
         bounded.append(
             replace(
                 flow_glue,
                 quantize_s=max(flow_glue.quantize_s, -most_s),
                 dequantize_s=max(flow_glue.dequantize_s, -behind_s),
-                anchor_quantize_s=None if anchor_s is None else max(anchor_s, -most_s),
             )
         )
     return tuple(bounded)
@@ -275,28 +263,13 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
 
 def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
     """Seconds of glue on one flow under `assignment`."""
-    base_s, change_s = written_costs(glue, written(flow, assignment))
+    base_s, change_s = written_costs(glue, is_int8=writes(assignment, flow.producer))
     return base_s + change_s * changes(flow, assignment) + glue.convert_s * conversions(flow, assignment)
 
 
-def written(flow: Flow, assignment: Assignment) -> Written:
-    """How a flow is written under `assignment`."""
-    if writes(assignment, flow.producer):
-        return "int8"
-    return "anchor" if flow.producer is not None and reads(assignment, flow.producer) else "float"
-
-
-def written_costs(glue: Glue, by: Written) -> tuple[float, float]:
+def written_costs(glue: Glue, *, is_int8: bool) -> tuple[float, float]:
     """Seconds of glue without type changes, and of each type change, on a flow that is written so."""
-    if by == "anchor":
-        return anchor_costs(glue)
-    return (glue.int8_s, glue.dequantize_s) if by == "int8" else (glue.float_s, glue.quantize_s)
-
-
-def anchor_costs(glue: Glue) -> tuple[float, float]:
-    """Base and quantising seconds of a flow whose producer is in the form int8-anchor."""
-    base = glue.float_s if glue.anchor_float_s is None else glue.anchor_float_s
-    return base, glue.quantize_s if glue.anchor_quantize_s is None else glue.anchor_quantize_s
+    return (glue.int8_s, glue.dequantize_s) if is_int8 else (glue.float_s, glue.quantize_s)
 
 
 def changes(flow: Flow, assignment: Assignment) -> int:
