@@ -14,7 +14,7 @@ from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
 from taglio.data.dataset import Sample
 from taglio.deploy import verify
 from taglio.deploy.write import Answered, write_samples
-from taglio.profile.busy import PATIENCE, QUIET, BusyWatch, kept
+from taglio.profile.busy import QUIET, BusyWatch, quietest
 from taglio.progress import Progress
 from taglio.scratch import scratch
 
@@ -119,13 +119,13 @@ def confirm(
     openings, watch = list[list[list[float]]](), race.watch()
     while True:
         openings.append(race.open([base, plan], budget_s / (2 * patience.openings), patience.pairs))
-        watch.look(len(openings), last=True)
+        watch.look()
         if progress is not None:
             progress("confirm", min(len(openings), patience.openings), patience.openings)
-        so_far = _over([openings[index] for index in kept(watch.windows, patience.openings)], patience.doubt)
-        is_quiet = sum(window.others <= QUIET for window in watch.windows) >= min(len(openings), patience.openings)
+        so_far = _over([openings[index] for index in quietest(watch.shares, patience.openings)], patience.doubt)
+        is_quiet = sum(share <= QUIET for share in watch.shares) >= min(len(openings), patience.openings)
         spent_s = time.monotonic() - start
-        end_s = min(patience.most_seconds, budget_s * (1 if is_quiet else PATIENCE))
+        end_s = min(patience.most_seconds, budget_s * (1 if is_quiet else 2))
         late = spent_s + spent_s / len(openings) > end_s
         if len(openings) >= patience.openings:
             if late or (is_quiet and so_far.half_width <= patience.half_width):
