@@ -13,6 +13,7 @@ from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import FitTables, MeasuredRun, fit
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile, changes, flow_seconds, predict
+from taglio.profile.wall_time import summarize
 from taglio.quantize.mixes import random_mixes
 from taglio.quantize.precision import Assignment, form_of
 from tests.components.cases import CHOICES, digits
@@ -79,7 +80,7 @@ class Imagined:
             (),
         )
         wall_s = self.truth.overhead_s + sum(blocks_s.values()) + sum(flows_s.values())
-        return MeasuredRun(name, dict(assignment), wall_s, attribution, name.startswith("mix"))
+        return MeasuredRun(name, dict(assignment), summarize([wall_s]), attribution, name.startswith("mix"))
 
     def runs(self, mixes: int, seed: int = 0) -> list[MeasuredRun]:
         chosen = {"float32": {}, **pure_assignments(self.graph, CHOICES)}
@@ -109,7 +110,7 @@ def test_predicts_unseen_mixes_of_a_known_machine_within_a_percent(
 def test_what_no_kernel_explains_is_overhead(graph: Graph) -> None:
     """Over the runs that it saw, a fit is right on average: the rest of the wall time is the session's own."""
     machine = Imagined(graph, noise=0.05)
-    runs = [replace(run, wall_s=run.wall_s + 500e-6) for run in machine.runs(mixes=5)]
+    runs = [replace(run, wall=summarize([run.wall_s + 500e-6])) for run in machine.runs(mixes=5)]
     tables = fit(runs, graph)
 
     predicted = [predict(as_profile(tables, graph), graph, run.assignment).total_s for run in runs]
@@ -123,7 +124,7 @@ def test_noise_of_a_large_network_is_not_taken_for_the_sessions_own(graph: Graph
     blocks = tuple(replace(block, seconds=300.0 * block.seconds) for block in machine.truth.blocks)
     machine.truth = replace(machine.truth, blocks=blocks)
     for _ in range(5):
-        runs = [replace(run, wall_s=run.wall_s * shaken.uniform(0.8, 1.25)) for run in machine.runs(mixes=11)]
+        runs = [replace(run, wall=run.wall.times(shaken.uniform(0.8, 1.25))) for run in machine.runs(mixes=11)]
         tables = fit(runs, graph)
         predicted = [predict(as_profile(tables, graph), graph, run.assignment).total_s for run in runs]
         assert np.mean([run.wall_s for run in runs]) > 1.0
@@ -135,7 +136,7 @@ def test_walls_that_fall_where_kernels_take_longer_leave_kernels_their_time(grap
     """As on a busy machine: the clock that would explain them runs backwards."""
     runs = Imagined(graph, noise=0.05).runs(mixes=11)
     middle = float(np.median([run.wall_s for run in runs]))
-    runs = [replace(run, wall_s=middle * (middle / run.wall_s) ** 4) for run in runs]
+    runs = [replace(run, wall=summarize([middle * (middle / run.wall_s) ** 4])) for run in runs]
     tables = fit(runs, graph)
 
     predicted = [predict(as_profile(tables, graph), graph, run.assignment).total_s for run in runs]
@@ -160,7 +161,7 @@ def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
 def shorter(run: MeasuredRun, factor: float) -> MeasuredRun:
     blocks = {name: factor * seconds for name, seconds in run.attribution.blocks_s.items()}
     saved = sum(run.attribution.blocks_s.values()) - sum(blocks.values())
-    return replace(run, wall_s=run.wall_s - saved, attribution=replace(run.attribution, blocks_s=blocks))
+    return replace(run, wall=summarize([run.wall_s - saved]), attribution=replace(run.attribution, blocks_s=blocks))
 
 
 def test_the_interval_holds_for_nine_of_ten_unseen_mixes(graph: Graph) -> None:

@@ -233,9 +233,7 @@ class Machine:
         timed = Machine(known, self.seed, self.noise).time(models, Effort(budget_s=1.2), kernels=True).all()
         attributor = Attributor(self.work.model, graph)
         runs = [
-            MeasuredRun(
-                name, dict(forms), run.wall.median_s, attributor.attribute(run.optimized, run.kernels), name in mixes
-            )
+            MeasuredRun(name, dict(forms), run.wall, attributor.attribute(run.optimized, run.kernels), name in mixes)
             for name, forms in assignments.items()
             for run in [timed[name]]
         ]
@@ -245,7 +243,7 @@ class Machine:
             WholeRun(
                 run.name,
                 {block: form.name for block, form in run.assignment.items()},
-                timed[run.name].wall,
+                run.wall,
                 run.attribution,
                 run.mixed,
                 unseen.get(run.name, run.wall_s),

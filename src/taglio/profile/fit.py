@@ -9,6 +9,7 @@ import numpy as np
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import BlockTime, Glue, changes, conversions, reads, writes, written_costs
+from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import Assignment, Precision, form_of
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
@@ -30,18 +31,23 @@ class RunForms:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One whole-model run: its assignment, wall seconds, and the attribution of its kernels.
+    """One whole-model run: its assignment, wall time, and the attribution of its kernels.
 
     `weight` is its weight in the fit's means: larger the closer it is to the plan to predict. `forms` are derived from
     its assignment once (with_forms) for several fits."""
 
     name: str
     assignment: dict[str, Precision]
-    wall_s: float
+    wall: WallTime
     attribution: Attribution
     mixed: bool
     weight: float = 1.0
     forms: RunForms = RunForms((), ())
+
+    @property
+    def wall_s(self) -> float:
+        """Median wall seconds."""
+        return self.wall.median_s
 
 
 # Pairs (value, weight).

@@ -23,7 +23,6 @@ from taglio.profile.fit import FitTables, MeasuredRun, fit
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.stopwatch import Stopwatch, Timed
-from taglio.profile.wall_time import WallTime
 from taglio.quantize.effective import effective
 from taglio.quantize.mixes import random_mixes
 from taglio.quantize.precision import Assignment, Precision, form_of, precisions
@@ -72,15 +71,15 @@ def profile(
         raise MeasurementFailed(reasons[0])
     runs = {name: (assignments[name], timing) for name, timing in timings.timed.items()}
     conditions = _conditions(builder.model, stopwatch, runs)
-    return _calibrated(builder.model, graph, scheme, conditions, _runs(builder.model, graph, runs, mixes.keys()))
+    measured = _runs(builder.model, graph, runs, mixes.keys())
+    return _profile(builder.model.sha256, scheme, conditions, measured, *calibrate(measured, graph))
 
 
 def of_pure_forms(model: Model, graph: Graph, scheme: Scheme, stopwatch: Stopwatch, runs: TimedRuns) -> Profile:
     """A profile of whole models in one form each, one of them float as FLOAT_RUN. Without mixes, the error of
     predictions of other models is unknown."""
     measured = _runs(model, graph, runs, ())
-    tables = fit([run for run, _ in measured], graph)
-    return _profile(model.sha256, scheme, _conditions(model, stopwatch, runs), measured, tables, {})
+    return _profile(model.sha256, scheme, _conditions(model, stopwatch, runs), measured, fit(measured, graph), {})
 
 
 def refine_near(
@@ -117,12 +116,11 @@ def refine(
     new = {name: (assignment, timing.times(new_factor)) for name, (assignment, timing) in runs.items()}
     del new[FLOAT_RUN]
     kept_runs = [run for run in prior.runs if run.name not in new]  # a plan found again was timed again
-    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept_runs]
-    pairs += _runs(model, graph, new, new.keys())
-    weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
+    measured = [_run(prior, run, prior_factor) for run in kept_runs] + _runs(model, graph, new, new.keys())
+    measured = [replace(run, weight=_closeness(graph, run.assignment, near)) for run in measured]
     busiest = max(timing.others for _, timing in runs.values())  # plans are predicted by these runs above all
     conditions = replace(prior.conditions, others=max(prior.conditions.others, busiest))
-    return _calibrated(model, graph, prior.scheme, conditions, weighted)
+    return _profile(model.sha256, prior.scheme, conditions, measured, *calibrate(measured, graph))
 
 
 def _float_run(profile: Profile) -> WholeRun:
@@ -137,20 +135,19 @@ def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
     return max(0.05, exp(-different_share / 0.15))
 
 
-def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[tuple[MeasuredRun, WallTime]]:
+def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[MeasuredRun]:
     """Runs with their kernels attributed, those named in `mixed` marked so."""
     attributor = Attributor(model, graph)
     measured = []
     for name, (assignment, timing) in runs.items():
         attribution = attributor.attribute(timing.optimized, timing.kernels)
-        run = MeasuredRun(name, dict(assignment), timing.wall.median_s, attribution, name in mixed)
-        measured.append((run, timing.wall))
+        measured.append(MeasuredRun(name, dict(assignment), timing.wall, attribution, name in mixed))
     return measured
 
 
 def _run(profile: Profile, run: WholeRun, drift: float) -> MeasuredRun:
     assignment = {block: profile.precision(name) for block, name in run.assignment.items()}
-    return MeasuredRun(run.name, assignment, run.wall.median_s * drift, run.attribution, run.mixed)
+    return MeasuredRun(run.name, assignment, run.wall.times(drift), run.attribution, run.mixed)
 
 
 def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditions:
@@ -167,35 +164,27 @@ def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditio
     )
 
 
-def _calibrated(
-    model: Model, graph: Graph, scheme: Scheme, conditions: Conditions, measured: Sequence[tuple[MeasuredRun, WallTime]]
-) -> Profile:
-    tables, unseen = calibrate([run for run, _ in measured], graph)
-    return _profile(model.sha256, scheme, conditions, measured, tables, unseen)
-
-
 def _profile(
     model_sha256: str,
     scheme: Scheme,
     conditions: Conditions,
-    measured: Sequence[tuple[MeasuredRun, WallTime]],
+    runs: Sequence[MeasuredRun],
     tables: FitTables,
     unseen: Mapping[str, float],
 ) -> Profile:
     """The profile from fitted tables; `unseen` are the seconds of mixed runs as predicted by a fit without them."""
-    runs = [run for run, _ in measured]
     errors = [abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.name in unseen]
     ratio = conformal_quantile(errors, weights=[run.weight for run in runs if run.name in unseen])
     whole_runs = tuple(
         WholeRun(
             run.name,
             {block: precision.name for block, precision in run.assignment.items()},
-            wall,
+            run.wall,
             run.attribution,
             run.mixed,
             unseen.get(run.name, run.wall_s),
         )
-        for run, wall in measured
+        for run in runs
     )
     return Profile(
         model_sha256=model_sha256,
