@@ -47,25 +47,6 @@ def test_the_error_is_the_largest_over_outputs_and_the_upper_end_a_factor() -> N
     assert model().predict(graph, {"conv0": INT8}) == 0.0
 
 
-def test_a_model_of_which_only_movement_could_be_int8_needs_no_output() -> None:
-    """As one that is quantised already: nothing of it was studied."""
-    sketch = Sketch()
-    sketch.move(sketch.input("x"))
-    assert model().misfit(sketch.graph()) == ""
-    sketch.conv(sketch.input("z"))
-    assert model().misfit(sketch.graph()) == "no output has a model"
-
-
-def test_a_damaged_form_does_not_fit() -> None:
-    sketch = Sketch()
-    sketch.conv(sketch.input("x"))
-    graph = sketch.graph()
-    for form, words in (("int8", ""), ("relu1_out", "unknown form relu1_out")):
-        assert (
-            model(OutputModel(graph.outputs[0], (BlockNoise("conv0", form, 1.0),), (), 0.0, 1.0)).misfit(graph) == words
-        )
-
-
 def test_no_prediction_is_larger_than_what_was_measured() -> None:
     """The sum of all blocks predicted 10,061 % where all of them in int8 had 150 %."""
     sketch = Sketch()
