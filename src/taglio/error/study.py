@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 
@@ -86,12 +86,12 @@ def measure(
         group = max(1, round((time.perf_counter() - start) * len(names) / budget.alone_s))
         runs = [names[index : index + group] for index in range(1, len(names), group)]
         alone([{name: main[name] for name in run} for run in runs], "each block alone")
-    each_s = (time.perf_counter() - start) / max(1, len(singles))
+    each_s = (time.perf_counter() - start) / len(singles) if singles else meter.evaluation_s
     low = [name for name, form in columns.own if forms[form] == BFLOAT16]
-    if low:
-        groups, group_readings = _in_bfloat16(low, meter, 0.25 * budget.alone_s, progress)
-        singles += groups
-        readings += group_readings
+    # Its errors are small: neighbours share an evaluation.
+    size = max(1, math.ceil(each_s * len(low) / (0.25 * budget.alone_s)))
+    parts = [low[index : index + size] for index in range(0, len(low), size)]
+    alone([dict.fromkeys(part, BFLOAT16) for part in parts], "neighbours in bfloat16")
     other_forms = [{name: forms[form]} for name, form in columns.own if forms[form] not in (BFLOAT16, main.get(name))]
     if each_s * len(other_forms) < 0.3 * budget.seconds:
         alone(other_forms, "each other form alone")
@@ -112,32 +112,6 @@ def measure(
         return measured
     picks = picked_subsets(graph, measured, count - len(drawn), aim)
     return together(picks, "subsets as a planner picks them")
-
-
-def _in_bfloat16(
-    names: Sequence[str], meter: ErrorMeter, seconds: float, progress: Progress | None
-) -> tuple[list[dict[str, Precision]], list[ErrorReading]]:
-    """Blocks in bfloat16 with their readings. Its errors are small, and few blocks have most of them: so neighbours are
-    measured together for half of the time, then halves of the group with the largest error for the rest."""
-    start = time.perf_counter()
-    groups, readings = [[*names]], [meter.read(dict.fromkeys(names, BFLOAT16))]
-    each_s = time.perf_counter() - start
-    count = max(1, min(len(names), int(0.5 * seconds / max(each_s, 1e-6))))
-    if count > 1:
-        bounds = [round(index * len(names) / count) for index in range(count + 1)]
-        groups = [[*names[low:high]] for low, high in pairwise(bounds)]
-        singles = [dict.fromkeys(group, BFLOAT16) for group in groups]
-        readings = [meter.read(single) for single in reported(singles, "neighbours in bfloat16", progress)]
-    while time.perf_counter() - start < seconds and any(len(group) > 1 for group in groups):
-        several = [index for index, group in enumerate(groups) if len(group) > 1]
-        worst = max(several, key=lambda index: float(readings[index].l2.max()))
-        group = groups.pop(worst)
-        readings.pop(worst)
-        middle = len(group) // 2
-        for half in (group[:middle], group[middle:]):
-            groups.append(half)
-            readings.append(meter.read(dict.fromkeys(half, BFLOAT16)))
-    return [dict.fromkeys(group, BFLOAT16) for group in groups], readings
 
 
 def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) -> list[dict[str, Precision]]:
