@@ -77,7 +77,6 @@ class Imagined:
             dict.fromkeys(blocks_s, 1),
             kernels,
             0.0,
-            (),
         )
         wall_s = self.truth.overhead_s + sum(blocks_s.values()) + sum(flows_s.values())
         return MeasuredRun(name, dict(assignment), summarize([wall_s]), attribution, name.startswith("mix"))

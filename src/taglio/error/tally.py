@@ -318,10 +318,6 @@ class Reference:
     answers: Sequence[Outputs]
     parts: OutputParts
 
-    def first(self, count: int) -> "Reference":
-        """At most `count` of the inputs."""
-        return Reference(self.samples[:count], self.answers[:count], self.parts)
-
     def loss(self, metric: Metric, run: Callable[[Mapping[str, np.ndarray]], Outputs]) -> float:
         """The largest loss over parts of what `run` answers to the inputs; `RUINED` if not finite."""
         tally = Tally(self.parts, metric)

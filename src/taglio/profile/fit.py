@@ -174,7 +174,6 @@ def _to_wall(run: MeasuredRun, overhead: float, unexplained: float) -> MeasuredR
         attribution.block_kernels,
         attribution.tensor_kernels,
         factor * attribution.orphans_s,
-        attribution.orphans,
     )
     return replace(run, attribution=scaled)
 
