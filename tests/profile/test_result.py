@@ -46,11 +46,3 @@ def test_what_costs_time_or_saves_less_stays() -> None:
     for flow in ("x", "conv0.0"):
         bounded = glue_of(in_components(small, graph), flow)
         assert (bounded.quantize_s, bounded.dequantize_s) == (2e-6, -1e-9)
-
-
-def test_a_negative_overhead_shortens_the_blocks_instead() -> None:
-    graph, profile = saving()
-    shorter = in_components(replace(profile, overhead_s=-17e-6), graph)
-    assert shorter.overhead_s == 0.0
-    float_s = sum(block_time.seconds for block_time in shorter.blocks if block_time.precision == "float32")
-    assert float_s == pytest.approx(17e-6)

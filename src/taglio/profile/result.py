@@ -143,23 +143,16 @@ class Profile:
 def in_components(profile: Profile, graph: Graph) -> Profile:
     """The profile for a model that is divided into components: no component takes less than no time.
 
-    If kernels add up to more than the runs took, all blocks are shortened by the same share instead of a negative
-    overhead. A change of type saves at most a share of the seconds of the blocks on either side: a block's seconds are
-    divided equally among its tensors. Otherwise the savings may be counted in one component, and the blocks whose
-    fusion causes them in others. Components have no blocks in bfloat16.
+    A change of type saves at most a share of the seconds of the blocks on either side: a block's seconds are divided
+    equally among its tensors. Otherwise the savings may be counted in one component, and the blocks whose fusion causes
+    them in others. Components have no blocks in bfloat16.
     """
     profile = replace(
         profile,
         precisions=tuple(form for form in profile.precisions if form != BFLOAT16),
         blocks=tuple(block_time for block_time in profile.blocks if block_time.precision != BFLOAT16.name),
     )
-    profile = replace(profile, glue=_bounded(profile, graph))
-    if profile.overhead_s >= 0.0:
-        return profile
-    float_s = sum(block_time.seconds for block_time in profile.blocks if block_time.precision == FLOAT32.name)
-    share = max(0.0, 1.0 + profile.overhead_s / float_s) if float_s > 0.0 else 1.0
-    blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in profile.blocks)
-    return replace(profile, blocks=blocks, overhead_s=0.0)
+    return replace(profile, glue=_bounded(profile, graph))
 
 
 def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
