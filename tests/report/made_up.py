@@ -34,7 +34,7 @@ def wall(seconds: float) -> WallTime:
 
 def made_up_profile(model: Model, graph: Graph) -> Profile:
     machine = Machine("Imaginary 9000", 4, ("avx2", "avx512_vnni"), 2**33, "Linux 6", "3.11.7")
-    nothing = Attribution({}, {}, {}, {}, 0.0)
+    nothing = Attribution({}, {}, 0.0)
     blocks = tuple(
         BlockTime(block.name, form.name, 1e-5 * (index + 1) / (1.0 if form.scheme is None else 2.0))
         for index, block in enumerate(graph.blocks)

@@ -12,8 +12,6 @@ from taglio.profile.result import BlockTime, Glue, changes, conversions, reads, 
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import Assignment, Precision, form_of
 
-# Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
-_PRIOR_KERNEL_OVERHEAD_S = 3e-6
 # Typical session overhead besides kernels: tens of microseconds, hundreds if it copies large outputs.
 _SESSION_S = 2e-4
 
@@ -65,8 +63,8 @@ class FitTables:
 
 def fit(runs: Sequence[MeasuredRun], graph: Graph) -> FitTables:
     """Block and glue seconds as weighted means over `runs`, scaled to add up to wall time."""
-    overhead, unexplained = _clock(runs)
-    runs = [_to_wall(run, overhead, unexplained) for run in with_forms(runs, graph)]
+    unexplained = _unexplained(runs)
+    runs = [_to_wall(run, unexplained) for run in with_forms(runs, graph)]
     blocks, surplus = _block_times(runs)
     glue = _glue(runs, graph, surplus)
     sums = parts(FitTables(blocks, glue, 0.0), runs)
@@ -155,58 +153,33 @@ def parts(tables: FitTables, runs: Sequence[MeasuredRun]) -> list[tuple[float, f
     return predicted
 
 
-def _to_wall(run: MeasuredRun, overhead: float, unexplained: float) -> MeasuredRun:
-    """The run with the profiler's `overhead` subtracted from each kernel, and all kernels scaled to add up to the wall
-    time minus `unexplained`: kernels and wall times are measured separately, at different speeds of the machine."""
+def _to_wall(run: MeasuredRun, unexplained: float) -> MeasuredRun:
+    """The run with all kernels scaled to add up to the wall time minus `unexplained`: kernels and wall times are
+    measured separately, at different speeds of the machine, and recording a kernel takes a few microseconds."""
     attribution = run.attribution
-
-    def less(seconds: Mapping[str, float], kernels: Mapping[str, int]) -> dict[str, float]:
-        return {name: max(0.0, value - overhead * kernels.get(name, 0)) for name, value in seconds.items()}
-
-    blocks = less(attribution.blocks_s, attribution.block_kernels)
-    tensors = less(attribution.tensors_s, attribution.tensor_kernels)
-    factor = max(0.0, run.wall_s - unexplained) / max(
-        sum(blocks.values()) + sum(tensors.values()) + attribution.orphans_s, 1e-12
-    )
+    kernels_s = sum(attribution.blocks_s.values()) + sum(attribution.tensors_s.values()) + attribution.orphans_s
+    factor = max(0.0, run.wall_s - unexplained) / max(kernels_s, 1e-12)
     scaled = Attribution(
-        {name: factor * value for name, value in blocks.items()},
-        {name: factor * value for name, value in tensors.items()},
-        attribution.block_kernels,
-        attribution.tensor_kernels,
+        {name: factor * value for name, value in attribution.blocks_s.items()},
+        {name: factor * value for name, value in attribution.tensors_s.items()},
         factor * attribution.orphans_s,
     )
     return replace(run, attribution=scaled)
 
 
-def _clock(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
-    """The profiler's overhead δ per kernel, and the seconds β of a run outside kernels: wall ≈ α · (Σ kernels − δ ·
-    count) + β, by relative least squares with priors at a scale of α = 1, δ = 3 µs (weak) and β = 0 (strong, since
-    kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise).
+def _unexplained(runs: Sequence[MeasuredRun]) -> float:
+    """The seconds β of a run outside kernels: wall ≈ α · Σ kernels + β, by relative least squares with priors at α = 1
+    (weak) and β = 0 (strong, since kernels explain nearly everything; stronger the more runs scatter, so that β does
+    not fit noise).
 
-    On a busy machine walls may fall where kernels take longer. A scale below 1/4 or above 4 is such noise: the priors
-    stand then, as a δ from it would leave no kernel any time."""
-    rows, values = [], []
-    for run in runs:
-        seconds = sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values())
-        count = sum(run.attribution.block_kernels.values()) + sum(run.attribution.tensor_kernels.values())
-        rows.append([seconds / run.wall_s, -count / run.wall_s, 1.0 / run.wall_s])
-        values.append(1.0)
-    typical = median(run.wall_s for run in runs)
-    explained = np.array([row[0] for row in rows])
+    On a busy machine walls may fall where kernels take longer. A scale below 1/4 or above 4 is such noise."""
+    kernels_s = [sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values()) for run in runs]
+    rows = [[seconds / run.wall_s, 1.0 / run.wall_s] for run, seconds in zip(runs, kernels_s, strict=True)]
+    typical, explained = median(run.wall_s for run in runs), np.array([row[0] for row in rows])
     scatter = float(np.std(explained / explained.mean()))
-    weak, strong = 0.1, max(1.5, scatter * typical / _SESSION_S)
-    kernels = median(-row[1] for row in rows)
-    for weight, row, value in (
-        (weak, [1.0, 0.0, 0.0], 1.0),
-        (weak, [0.0, kernels, 0.0], kernels * _PRIOR_KERNEL_OVERHEAD_S),
-        (strong, [0.0, 0.0, 1.0 / typical], 0.0),
-    ):
-        rows.append([weight * coefficient for coefficient in row])
-        values.append(weight * value)
-    alpha, product, beta = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
-    if not 0.25 <= alpha <= 4.0:
-        return _PRIOR_KERNEL_OVERHEAD_S, 0.0
-    return max(0.0, float(product / alpha)), max(0.0, float(beta))
+    rows += [[0.1, 0.0], [0.0, max(1.5, scatter * typical / _SESSION_S) / typical]]
+    alpha, beta = np.linalg.lstsq(np.array(rows), np.array([1.0] * len(runs) + [0.1, 0.0]), rcond=None)[0]
+    return max(0.0, float(beta)) if 0.25 <= alpha <= 4.0 else 0.0
 
 
 def _glue(runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str, str], float]) -> tuple[Glue, ...]:
