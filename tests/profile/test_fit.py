@@ -9,8 +9,7 @@ import pytest
 from taglio.conformal import conformal_quantile
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
-from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import FitTables, MeasuredRun, fit
+from taglio.profile.fit import FitTables, MeasuredRun, fit, left_out
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile, flow_seconds, predict
 from taglio.profile.wall_time import summarize
@@ -136,34 +135,13 @@ def test_walls_that_fall_where_kernels_take_longer_leave_kernels_their_time(grap
     assert np.mean(predicted) == pytest.approx(np.mean([run.wall_s for run in runs]), rel=0.1)
 
 
-def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
-    """Blocks of mixes take 12 % less than the same blocks in pure runs, as warmer caches make them."""
-    machine = Imagined(graph, noise=0.0)
-    runs = machine.runs(mixes=9)
-    fast = [shorter(run, 0.88) if run.mixed else run for run in runs]
-    plain, corrected = fit(fast, graph), calibrate(fast, graph)[0]
-    unseen = [shorter(machine.run("mix", mix), 0.88) for mix in random_mixes(graph, CHOICES, 20, seed=99).values()]
-
-    def error(tables: FitTables) -> float:
-        profile = as_profile(tables, graph)
-        return float(np.mean([abs(predict(profile, graph, run.assignment).total_s / run.wall_s - 1) for run in unseen]))
-
-    assert error(corrected) < 0.9 * error(plain)
-
-
-def shorter(run: MeasuredRun, factor: float) -> MeasuredRun:
-    blocks = {name: factor * seconds for name, seconds in run.attribution.blocks_s.items()}
-    saved = sum(run.attribution.blocks_s.values()) - sum(blocks.values())
-    return replace(run, wall=summarize([run.wall_s - saved]), attribution=replace(run.attribution, blocks_s=blocks))
-
-
 def test_the_interval_holds_for_nine_of_ten_unseen_mixes(graph: Graph) -> None:
     """Over 12 imagined machines with 10 % of noise, the interval of nine mixes covers some 90 % of new runs."""
     covered, total = 0, 0
     for seed in range(12):
         machine = Imagined(graph, noise=0.1, seed=seed)
         runs = machine.runs(mixes=9, seed=seed)
-        tables, unseen = calibrate(runs, graph)
+        tables, unseen = fit(runs, graph), left_out(runs, graph)
         ratio = conformal_quantile([abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.name in unseen])
         profile = as_profile(tables, graph)
         for name, assignment in random_mixes(graph, CHOICES, 15, seed + 1000).items():

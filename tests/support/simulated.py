@@ -36,9 +36,8 @@ from taglio.plan.result import Limits
 from taglio.plan.tables import Tables
 from taglio.profile.attribution import Attributor
 from taglio.profile.busy import BusyWatch
-from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import MIXES, Effort
-from taglio.profile.fit import MeasuredRun
+from taglio.profile.fit import MeasuredRun, fit, left_out
 from taglio.profile.measure import covering_mixes, pure_assignments
 from taglio.profile.result import Profile, WholeRun, flow_seconds, predict
 from taglio.profile.stopwatch import Timed, Timings
@@ -237,7 +236,7 @@ class Machine:
             for name, forms in assignments.items()
             for run in [timed[name]]
         ]
-        fitted, unseen = calibrate(runs, graph)
+        fitted, unseen = fit(runs, graph), left_out(runs, graph)
         ratio = conformal_quantile([abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.mixed])
         whole_runs = tuple(
             WholeRun(

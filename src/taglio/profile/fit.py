@@ -226,3 +226,13 @@ def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     if slope < 0:
         slope, fixed = 0.0, float(seconds.mean())
     return max(0.0, float(fixed)), max(0.0, float(slope))
+
+
+def left_out(runs: Sequence[MeasuredRun], graph: Graph) -> dict[str, float]:
+    """The seconds of each mixed run, predicted by a fit of the others."""
+    runs, predicted = with_forms(runs, graph), {}
+    for index, run in enumerate(runs):
+        if run.mixed:
+            (run_parts,) = parts(fit([*runs[:index], *runs[index + 1 :]], graph), [run])
+            predicted[run.name] = sum(run_parts)
+    return predicted

@@ -17,9 +17,8 @@ from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
-from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import MIXES, Effort
-from taglio.profile.fit import FitTables, MeasuredRun, fit
+from taglio.profile.fit import MeasuredRun, fit, left_out, with_forms
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.stopwatch import Stopwatch, Timed
@@ -72,14 +71,14 @@ def profile(
     runs = {name: (assignments[name], timing) for name, timing in timings.timed.items()}
     conditions = _conditions(builder.model, stopwatch, runs)
     measured = _runs(builder.model, graph, runs, mixes.keys())
-    return _profile(builder.model.sha256, scheme, conditions, measured, *calibrate(measured, graph))
+    return _profile(builder.model.sha256, graph, scheme, conditions, measured)
 
 
 def of_pure_forms(model: Model, graph: Graph, scheme: Scheme, stopwatch: Stopwatch, runs: TimedRuns) -> Profile:
     """A profile of whole models in one form each, one of them float as FLOAT_RUN. Without mixes, the error of
     predictions of other models is unknown."""
     measured = _runs(model, graph, runs, ())
-    return _profile(model.sha256, scheme, _conditions(model, stopwatch, runs), measured, fit(measured, graph), {})
+    return _profile(model.sha256, graph, scheme, _conditions(model, stopwatch, runs), measured)
 
 
 def refine_near(
@@ -87,7 +86,7 @@ def refine_near(
 ) -> Profile:
     """`prior` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
-    `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of an earlier
+    `near` is timed as two runs, so that a leave-one-out fit in fit.py still has the other; runs of an earlier
     `near` stay.
     """
     number = 1 + sum(run.name.startswith("near too") for run in prior.runs)
@@ -120,7 +119,7 @@ def refine(
     measured = [replace(run, weight=_closeness(graph, run.assignment, near)) for run in measured]
     busiest = max(timing.others for _, timing in runs.values())  # plans are predicted by these runs above all
     conditions = replace(prior.conditions, others=max(prior.conditions.others, busiest))
-    return _profile(model.sha256, prior.scheme, conditions, measured, *calibrate(measured, graph))
+    return _profile(model.sha256, graph, prior.scheme, conditions, measured)
 
 
 def _float_run(profile: Profile) -> WholeRun:
@@ -165,14 +164,11 @@ def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditio
 
 
 def _profile(
-    model_sha256: str,
-    scheme: Scheme,
-    conditions: Conditions,
-    runs: Sequence[MeasuredRun],
-    tables: FitTables,
-    unseen: Mapping[str, float],
+    model_sha256: str, graph: Graph, scheme: Scheme, conditions: Conditions, runs: Sequence[MeasuredRun]
 ) -> Profile:
-    """The profile from fitted tables; `unseen` are the seconds of mixed runs as predicted by a fit without them."""
+    """The profile that is fitted to runs."""
+    runs = with_forms(runs, graph)
+    tables, unseen = fit(runs, graph), left_out(runs, graph)
     errors = [abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.name in unseen]
     ratio = conformal_quantile(errors, weights=[run.weight for run in runs if run.name in unseen])
     whole_runs = tuple(
