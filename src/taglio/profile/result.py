@@ -140,41 +140,19 @@ class Profile:
         return next(precision for precision in self.precisions if precision.name == name)
 
 
-def in_components(profile: Profile, graph: Graph) -> Profile:
-    """The profile for a model that is divided into components: no component takes less than no time.
-
-    A change of type saves at most a share of the seconds of the blocks on either side: a block's seconds are divided
-    equally among its tensors. Otherwise the savings may be counted in one component, and the blocks whose fusion causes
-    them in others. Components have no blocks in bfloat16.
+def in_components(profile: Profile) -> Profile:
+    """The profile for a model that is divided into components: no change of type saves time, since the savings may be
+    counted in one component, and the blocks whose fusion causes them in others. Components have no blocks in bfloat16.
     """
-    profile = replace(
+    return replace(
         profile,
         precisions=tuple(form for form in profile.precisions if form != BFLOAT16),
         blocks=tuple(block_time for block_time in profile.blocks if block_time.precision != BFLOAT16.name),
+        glue=tuple(
+            replace(glue, quantize_s=max(0.0, glue.quantize_s), dequantize_s=max(0.0, glue.dequantize_s))
+            for glue in profile.glue
+        ),
     )
-    return replace(profile, glue=_bounded(profile, graph))
-
-
-def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
-    """The glue whose type changes save no more than the blocks beside them take."""
-    share_s_of: dict[str, float] = {"": 0.0}
-    for block_time in profile.blocks:
-        block = graph.block(block_time.block)
-        share = block_time.seconds / max(1, len(block.inputs) + len(block.outputs))
-        share_s_of[block_time.block] = min(share, share_s_of.get(block_time.block, share))
-    bounded, glue = [], profile.glue_map()
-    for flow in graph.flows:
-        flow_glue, before_s = glue[flow.name], 0.0 if flow.producer is None else share_s_of[flow.producer]
-        behind_s = min((share_s_of[reader] for _, reader in flow.readers), default=0.0)
-        most_s = min([before_s, *(share_s_of[reader] for _, reader in flow.readers if reader)])
-        bounded.append(
-            replace(
-                flow_glue,
-                quantize_s=max(flow_glue.quantize_s, -most_s),
-                dequantize_s=max(flow_glue.dequantize_s, -behind_s),
-            )
-        )
-    return tuple(bounded)
 
 
 def scaled(profile: Profile, factor: float) -> Profile:
