@@ -92,9 +92,7 @@ def gather(folder: Path) -> Material:
     if error is None and outcome is not None:
         reason = "error.json is not in this directory: optimize omits it if no plan could be faster than float."
         reader.absent[workspace.ERROR] = _absent(folder, reason, "error")
-    for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
-        if value is not None:
-            fits(folder / f"{kind}.json", value, graph, kind)
+    fits(profile_path, profile, graph)
     name = outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name
     manifest = reader.manifest()
     run = reader.artifact(workspace.RUN, RunReport, "run", current)
