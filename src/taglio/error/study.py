@@ -2,39 +2,21 @@
 
 Blocks alone give every term its starting value (terms.py). A few dozen subsets correct the terms and give the interval;
 more bring almost nothing.
-
-A planner does not choose at random: it picks what the model considers harmless, and so what it underestimates. So some
-of the subsets are picked as a planner would, after the random ones: near the limit if there is one, since errors of
-20 % say little about plans within 1 %.
 """
 
 import math
-import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-
-from taglio.error.combine import Measured, fit_outputs
+from taglio.error.combine import Measured
 from taglio.error.measure import ErrorMeter, ErrorReading
 from taglio.error.terms import design
 from taglio.model.graph import Graph
 from taglio.progress import Progress, reported
-from taglio.quantize.effective import effective
 from taglio.quantize.mixes import draw_mixes
 from taglio.quantize.precision import BFLOAT16, Assignment, Forms, Precision, key_of
-
-
-@dataclass(frozen=True, slots=True)
-class StudyAim:
-    """What the error model is for: plans `near` a limit on the error (None: any), which save `saved_s` seconds by
-    (block, form) (None: as many as their FLOPs say). Subsets are drawn with `seed`."""
-
-    near: float | None = None
-    saved_s: Mapping[tuple[str, str], float] | None = None
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +45,7 @@ def measure(
     precisions: Sequence[Precision],
     meter: ErrorMeter,
     budget: StudyBudget,
-    aim: StudyAim,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> Measured:
     """The measurements that the fit needs, within the budget."""
@@ -99,78 +81,10 @@ def measure(
     subsets: list[Assignment] = []
     subset_readings: list[ErrorReading] = []
 
-    def together(wanted: Sequence[Assignment], what: str) -> Measured:
-        for subset in reported(wanted, what, progress):
-            subset_readings.append(meter.read(subset))
-            subsets.append(subset)
-        return Measured(columns, tuple(precisions), singles, readings, [*subsets], [*subset_readings])
-
-    share = 0.5 if aim.near is None else 0.75  # of subsets picked as a planner would
-    drawn = random_subsets(graph, precisions, count - int(share * count), aim.seed)
-    measured = together(drawn, "random subsets")
-    if not drawn:
-        return measured
-    picks = picked_subsets(graph, measured, count - len(drawn), aim)
-    return together(picks, "subsets as a planner picks them")
-
-
-def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) -> list[dict[str, Precision]]:
-    """Unmeasured subsets that a planner would pick by what is `measured` so far.
-
-    Each has a random limit, near `aim.near` if there is one, and random savings per block and form, drawn around
-    `aim.saved_s` or FLOPs. Forms are given to blocks in order of noise per saving, least first, while the predicted
-    error keeps the limit; a block keeps the first that it gets.
-    """
-    rng = random.Random(aim.seed + 2)
-    before = {key_of(subset) for subset in measured.subsets}
-    forms = {
-        precision.name: precision
-        for precision in measured.precisions
-        if precision.form == "whole" or precision.uncalibrated
-    }
-    whole = next(form for form in forms.values() if form.form == "whole")
-    columns = measured.columns
-    choices = [(graph.block(block), forms[form]) for block, form in columns.own if form in forms]
-    outputs = list(fit_outputs(measured, unseen=False).terms.values())
-    # A row at a time: all of them would take gigabytes on a network of thousands of blocks.
-    alone = (columns.row({block.name: form}) for block, form in choices if outputs)
-    worst = np.array([max(float(row @ terms.noise) for terms in outputs) for row in alone])
-
-    def predicted(assignment: Assignment) -> float:
-        row = columns.row(assignment)[None]
-        return max(float(terms.predict(row)[0]) for terms in outputs)
-
-    def together(indices: Sequence[int]) -> Assignment:
-        assignment: dict[str, Precision] = {}
-        for index in indices:
-            block, form = choices[index]
-            assignment.setdefault(block.name, form)
-        return effective(graph, assignment, whole)
-
-    largest = predicted({block.name: form for block, form in choices if form is whole}) if len(worst) else 0.0
-    worth = np.array([block.flops + 1.0 for block, _ in choices])
-    if aim.saved_s is not None:
-        # Blocks that save nothing count as saving a little: a neighbour in int8 may make them worth it.
-        least = max(aim.saved_s.values(), default=0.0) * 1e-3 or 1.0
-        worth = np.array([max(aim.saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
-    picked: dict[Forms, dict[str, Precision]] = {}
-    for _ in range(4 * count if largest > 0.0 else 0):
-        if len(picked) == count:
-            break
-        low, high = 0.05 * largest, 0.95 * largest
-        if aim.near is not None and aim.near < high:
-            low, high = aim.near / 2.0, min(high, aim.near * 2.0)
-        bound = math.exp(rng.uniform(math.log(low), math.log(high)))
-        saved = [rng.lognormvariate(0.0, 1.0) * saving for saving in worth]
-        order = np.argsort(worst / saved, kind="stable").tolist()
-        fits, breaks = 0, len(order) + 1
-        while breaks - fits > 1:
-            middle = (fits + breaks) // 2
-            fits, breaks = (middle, breaks) if predicted(together(order[:middle])) <= bound else (fits, middle)
-        chosen = together(order[:fits])
-        if chosen and key_of(chosen) not in before:
-            picked.setdefault(key_of(chosen), dict(chosen))
-    return list(picked.values())
+    for subset in reported(random_subsets(graph, precisions, count, seed), "random subsets", progress):
+        subset_readings.append(meter.read(subset))
+        subsets.append(subset)
+    return Measured(columns, tuple(precisions), singles, readings, subsets, subset_readings)
 
 
 def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, seed: int) -> list[dict[str, Precision]]:

@@ -4,7 +4,6 @@ import hashlib
 import time
 from dataclasses import replace
 from itertools import chain
-from math import log
 from pathlib import Path
 
 from taglio import artifact
@@ -25,7 +24,7 @@ from taglio.error.doubts import (
 from taglio.error.judge import TaskJudge, fewest_samples
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import StudyAim, StudyBudget, measure
+from taglio.error.study import StudyBudget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, plural
@@ -37,7 +36,7 @@ from taglio.notes import Note
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
-from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
+from taglio.quantize.precision import BFLOAT16, precisions
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
@@ -61,15 +60,13 @@ def error_model(
     work: Work,
     profile: Profile,
     *,
-    near: float | None = None,
     effort: float = 1.0,
     reuse: ErrorModel | None = None,
     progress: Progress | None = None,
 ) -> ErrorModel:
     """Measure how blocks in int8 change the output of `work`, and fit a model of any subset of them.
 
-    The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
-    `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
+    The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`.
     `effort` scales the time given to measuring. `reuse` is returned instead if it is from an equal study, on enough
     inputs.
 
@@ -81,7 +78,7 @@ def error_model(
     refuse_constant_outputs(work)
     scheme = profile.scheme
     work = work.telling(progress).at(effort).settled(scheme)
-    study = _study(work, profile, near)
+    study = _study(work, profile)
     switchable = work.switchable(scheme)
     budget = StudyBudget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     count = affordable_inputs(work, switchable, budget)
@@ -90,10 +87,7 @@ def error_model(
     if reuse is not None and usable and (reuse.model_sha256, reuse.study) == (work.model.sha256, study):
         return reuse
     meter = work.meter(switchable, count)
-    times = profile.block_times()
-    saved_s = {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
-    aim = StudyAim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
-    measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
+    measured = measure(work.graph, precisions(scheme), meter, budget, work.setup.seed, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
     machine = profile.conditions.machine
@@ -104,9 +98,8 @@ def error_model(
     return replace(result, notes=notes, parts=everything.parts(), study=study)
 
 
-def _study(work: Work, profile: Profile, near: float | None) -> str:
-    """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions. Limits
-    within about a factor of two are studied alike."""
+def _study(work: Work, profile: Profile) -> str:
+    """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions."""
     setup, data, machine = work.setup, work.data, profile.conditions.machine
     facts = (
         data.calibration.sha256,
@@ -115,7 +108,6 @@ def _study(work: Work, profile: Profile, near: float | None) -> str:
         work.metric,
         (setup.shapes, setup.seed, setup.optimization, setup.requantize, setup.instead, setup.state),
         (package(setup.runtime), work.effort),
-        round(log(near, 4.0)) if near and work.metric.smooth else 0,
         [block.name for block in work.graph.candidates()],
         (machine.processor, machine.instructions),
         artifact.tools(),
