@@ -20,8 +20,9 @@ import numpy as np
 from PIL import Image
 
 from cases import markdown, open_case, write
+from taglio.conformal import COVERAGE, conformal_quantile
 from taglio.data.dataset import Split
-from taglio.error.combine import Measured, fit_outputs, upper_miss
+from taglio.error.combine import Measured, fit_outputs
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
 from taglio.error.terms import design
@@ -37,7 +38,6 @@ VIEWS = 3
 DIGITS = 64
 BUDGETS = (160, 192, 256, 400)
 TEST = 100
-CONFIDENCE = 0.9
 # Never the seed of a study.
 SEED = 7
 
@@ -108,7 +108,7 @@ def score(measured: Measured, count: int, rows: np.ndarray, truth: np.ndarray) -
     """The fit to the first `count` subsets, compared with the last TEST of `rows` and `truth`."""
     part = replace(measured, subsets=measured.subsets[:count], subset_readings=measured.subset_readings[:count])
     fitted = fit_outputs(part)
-    upper = float(np.exp(upper_miss([*map(float, np.log(truth[:count] / fitted.unseen))], CONFIDENCE, 1.0)))
+    upper = float(np.exp(conformal_quantile(np.log(truth[:count] / fitted.unseen).tolist())))
     predicted = np.max([terms.predict(rows[-TEST:]) for terms in fitted.terms.values()], axis=0)
     truth = truth[-TEST:]
     return Score(
@@ -150,7 +150,7 @@ def main() -> int:
         curves.append([name, *(medians.get(budget, "") for budget in BUDGETS)])
         results.append({**result, "scores": [asdict(point) for point in scores]})
     header = ["network", "inputs", "alone", "evaluations", "Spearman", "median relative error", "R²", "upper end ×"]
-    table = markdown([*header, f"covers of the unseen ({CONFIDENCE:.0%} stated)"], rows)
+    table = markdown([*header, f"covers of the unseen ({COVERAGE:.0%} stated)"], rows)
     table += "\n\nMedian relative error by evaluations:\n\n" + markdown(["network", *map(str, BUDGETS)], curves)
     print(f"wrote {write('error_curves', {'options': vars(options), 'cases': results}, table)}")
     return 0

@@ -1,7 +1,7 @@
 """What a GPU brings: `taglio optimize` on a machine with an NVIDIA GPU.
 
-Each network is optimised with every place of the machine, so float is timed in all of them in one run; its error, the
-share of copies and what the provider leaves to the CPU are from the same run.
+Each network is optimised with every place of the machine, so float is timed in all of them in one run; its error is
+from the same run.
 
     python benchmarks/gpu.py --cases ultraface-rfb-320,yunet-n-640 [--max-error 0.01] [--effort 0.05]
     python benchmarks/gpu.py --folder DIR       (NAME.onnx beside NAME.npz)

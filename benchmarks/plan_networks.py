@@ -47,7 +47,7 @@ def profile(graph: Graph, seed: int) -> Profile:
         whole = START_S + PER_ELEMENT_S * tensors[flow.name].elements
         quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < SPARING_SHARE, -0.3, 1.0)
         moves = len(flow.moves) * whole
-        glue.append(Glue(flow.name, moves, 0.4 * moves, quantize, dequantize, moves, 1.3 * abs(quantize)))
+        glue.append(Glue(flow.name, moves, 0.4 * moves, quantize, dequantize))
     conditions = Conditions(describe(), "imagined", "0", 1, False, "all")
     return Profile(
         graph.model_sha256, conditions, DEFAULT_SCHEME, choices, tuple(blocks), tuple(glue),
@@ -71,7 +71,7 @@ def error(graph: Graph, seed: int) -> tuple[ErrorModel, dict[str, float]]:
     output = graph.outputs[0]
     model = ErrorModel(
         graph.model_sha256, "made up", DEFAULT_SCHEME, RELATIVE, (OutputModel(output, noises, edges, 0.0, 1.0),),
-        0.0, 0.9, 1, 1, (), (),
+        0.0, 1, 1, (), (),
     )  # fmt: skip
     return model, {output: NOISE_SHARE * sum(own.values())}
 

@@ -22,9 +22,10 @@ from cases import CASES, markdown, open_case, write
 from layerwise import LayerTimes, layer_times
 from taglio.flow.profile import profile_as
 from taglio.model.graph import Graph
-from taglio.profile.measure import FLOAT_RUN, random_mixes
+from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.profile.stopwatch import FEEDS
+from taglio.quantize.mixes import random_mixes
 from taglio.quantize.precision import Assignment, form_of, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import NAME

@@ -99,6 +99,12 @@ def test_another_kind_or_version_is_refused(kept: Path) -> None:
             artifact.load(kept, "value", Value)
 
 
+def test_a_value_that_was_changed_is_damage(kept: Path) -> None:
+    kept.write_text(kept.read_text().replace("0.1,", "0.2,"))
+    with pytest.raises(BadArtifact, match=r"it was changed after it was written\): make it again"):
+        artifact.load(kept, "value", Value)
+
+
 @pytest.mark.parametrize("deep", ["[" * 200_000, '{"a":' * 200_000], ids=["lists", "objects"])
 def test_nesting_without_end_is_damage(deep: str, kept: Path) -> None:
     whole = kept.read_text()

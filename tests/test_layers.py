@@ -15,7 +15,7 @@ SRC = Path(__file__).parents[1] / "src"
 # know each other. A new file or folder takes its place here when it is added.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "notes", "progress"),
-    ("cores", "optional", "scratch", "student"),
+    ("conformal", "cores", "optional", "scratch", "student"),
     ("memory", "weights"),
     ("arguments", "artifact", "cluster.devices", "data", "embedded", "runtimes"),
     ("cluster.file", "model", "transaction"),

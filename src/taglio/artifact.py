@@ -1,15 +1,15 @@
 """Write and read artifacts: a kind, a version, a model hash and a value. Knows no stage."""
 
 import errno
+import hashlib
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import onnx
@@ -17,17 +17,12 @@ import onnx
 from taglio import weights
 from taglio.errors import BadArtifact, one_line
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 _TEMPORARY = ".taglio-"
 # Appended to a model's file name to name the file with its weights.
 DATA = ".data"
-# No quantity here comes close to this; the square of a larger number overflows.
-_LARGEST = 1e150
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
 T = TypeVar("T")
-# Types of fields that decoding checks.
-NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Envelope(msgspec.Struct):
@@ -36,6 +31,7 @@ class _Envelope(msgspec.Struct):
     model_sha256: str
     tools: dict[str, str]
     body: msgspec.Raw
+    body_sha256: str = ""
 
 
 def tools() -> dict[str, str]:
@@ -54,13 +50,14 @@ def version_of(package: str) -> str:
 def save(path: Path, kind: str, model_sha256: str, value: Any) -> None:
     """Write `value` (dataclasses, tuples, dicts, numbers) to `path`; an existing file is replaced only once all is
     written."""
-    body = msgspec.Raw(msgspec.json.encode(value))
-    envelope = _Envelope(kind, FORMAT_VERSION, model_sha256, tools(), body)
+    body = msgspec.json.encode(value)
+    envelope = _Envelope(kind, FORMAT_VERSION, model_sha256, tools(), msgspec.Raw(body), _sha256(body))
     write_bytes(path, msgspec.json.format(msgspec.json.encode(envelope), indent=1))
 
 
 def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None = None) -> T:
-    """Read an artifact. Raises BadArtifact for a missing or damaged file, another kind, version or model."""
+    """Read an artifact. Raises BadArtifact for a missing file, one that was changed since it was written, and another
+    kind, version or model."""
     try:
         data = read_bytes(path)
     except FileNotFoundError:
@@ -84,8 +81,11 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
             f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): {remedy}"
         )
     try:
+        if _sha256(msgspec.json.format(bytes(envelope.body), indent=-1)) != envelope.body_sha256:
+            raise ValueError("it was changed after it was written")
         value = msgspec.json.decode(envelope.body, type=expected)
-        check(value)
+        if (check := getattr(value, "check", None)) is not None:
+            check()
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadArtifact(f"{path}: damaged ({_reason(error)}): {remedy}") from None
     return value
@@ -96,28 +96,8 @@ def _reason(error: Exception) -> str:
     return one_line(error).replace("`", '"')
 
 
-def check(value: Any, where: str = "$") -> None:
-    """Raise ValueError, with the path of the field, for values that no stage writes: numbers too large to compute with,
-    and whatever a dataclass's own `check` method rejects."""
-    if is_dataclass(value):
-        for field in fields(value):
-            check(getattr(value, field.name), f"{where}.{field.name}")
-        own = getattr(value, "check", None)
-        if own is not None:
-            try:
-                own()
-            except ValueError as error:
-                raise ValueError(f"{error} - at `{where}`") from None
-    elif isinstance(value, dict):
-        for name, member in value.items():
-            check(member, f"{where}.{name}")
-    elif isinstance(value, tuple | list):
-        for index, member in enumerate(value):
-            check(member, f"{where}[{index}]")
-    elif isinstance(value, str) and "\0" in value:
-        raise ValueError(f"a string contains a NUL character - at `{where}`")
-    elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
-        raise ValueError(f"{value:.3g} is out of range - at `{where}`")
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def require(true: bool, message: str) -> None:

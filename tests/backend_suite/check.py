@@ -12,7 +12,8 @@ import numpy as np
 
 from taglio.errors import TaglioError
 from taglio.flow.opening import Model
-from taglio.profile.measure import pure_assignments, random_mixes
+from taglio.profile.measure import pure_assignments
+from taglio.quantize.mixes import random_mixes
 from taglio.quantize.precision import Assignment, precisions
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.backend_suite.case import Case, Runnable, Unrunnable, prepare

@@ -1,7 +1,6 @@
 """What is written is what is read back; a file that changed, is missing or lies elsewhere is refused."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from taglio.components.cut import Component, cut
 from taglio.errors import BadArtifact
 from tests.components.cases import Case, tiny
 from tests.models import residual
+from tests.support.artifacts import rewritten
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,7 @@ def folder(case: Case, tmp_path: Path) -> Path:
 
 def edited(folder: Path, **changes: Any) -> None:
     """Change the first component's entry in the manifest."""
-    path = folder / MANIFEST
-    content = json.loads(path.read_text())
-    content["body"]["pieces"][0] |= changes
-    path.write_text(json.dumps(content))
+    rewritten(folder / MANIFEST, lambda body: body["pieces"][0].update(changes))
 
 
 def test_what_is_written_is_read_back(case: Case, folder: Path) -> None:

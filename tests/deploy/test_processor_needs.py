@@ -18,9 +18,8 @@ WIDE = [INT8]
         ([FLOAT32, BFLOAT16], ()),
         ([INT8, INT8, ANCHOR], ("int8", "int8-anchor")),
         (precisions(DEFAULT_SCHEME.narrow), ()),
-        # int8-dynamic beside a static scheme of 7 bits, and the other way round.
-        (precisions(parse_scheme("u8s8-asym-pc-rr-dyn")), ("int8-dynamic",)),
-        (precisions(parse_scheme("u8s8-asym-pc-dyn7")), ("int8", "int8-anchor")),
+        (precisions(parse_scheme("u8s8-asym-pc-dyn")), ("int8", "int8-anchor", "int8-dynamic")),
+        (precisions(parse_scheme("u8s8-asym-pc-rr-dyn")), ()),
         ([UNCALIBRATED["w8"], UNCALIBRATED["w4"]], ()),
     ],
 )

@@ -1,12 +1,10 @@
 """The fit finds made-up noises: it predicts subsets that it never saw, whatever the link and the unit of error."""
 
 from dataclasses import dataclass
-from math import log
 
 import numpy as np
 import pytest
 
-from taglio.error.combine import upper_miss
 from taglio.error.fit import Terms, fit_terms
 
 
@@ -92,30 +90,3 @@ def test_fewer_subsets_than_terms_are_met_closely() -> None:
         terms = fit_terms(drawn.rows[:12], drawn.errors[:12], drawn.start)
         misses.append(np.abs(np.log(terms.predict(drawn.rows[:12]) / drawn.errors[:12])).mean())
     assert np.mean(misses) < 0.06
-
-
-@pytest.mark.parametrize(
-    ("ratios", "confidence", "expected"),
-    [
-        # Wilks' tables: 22 are needed for 90 % with 90 % assurance, of 38 the second largest.
-        ([0.1 * i for i in range(1, 22)], 0.9, 2.1),
-        ([0.1 * i for i in range(1, 23)], 0.9, 2.2),
-        ([0.1 * i for i in range(1, 39)], 0.9, 3.7),
-        ([0.3, -0.2, 0.1], 0.9, 0.3),  # too few for 0.9: the largest is the best that can be said
-        ([-0.3, -0.2, -0.1], 0.9, 0.0),  # a model that was always too high is taken at its word
-        ([], 0.9, log(2.0)),  # nothing known: a factor of two
-    ],
-)
-def test_the_upper_end_by_hand(ratios: list[float], confidence: float, expected: float) -> None:
-    assert upper_miss(ratios, confidence, log(2.0)) == pytest.approx(expected)
-    assert upper_miss(ratios[::-1], confidence, log(2.0)) == pytest.approx(expected)
-
-
-def test_the_upper_end_holds_as_often_as_it_says() -> None:
-    """Over many worlds, what 96 ratios say covers nine in ten of all others, nine times in ten."""
-    rng = np.random.default_rng(0)
-    assured = 0
-    for _ in range(2000):
-        upper = upper_miss([float(ratio) for ratio in rng.uniform(0.0, 1.0, 96)], 0.9, log(2.0))
-        assured += upper >= 0.9  # of uniform ratios, the share that it covers
-    assert 0.89 < assured / 2000 < 0.96

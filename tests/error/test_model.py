@@ -13,7 +13,7 @@ from tests.plan.made_up import INT8, Sketch
 
 
 def model(*outputs: OutputModel, upper_log: float = 0.0) -> ErrorModel:
-    return ErrorModel("model", "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 0.9, 1, 1, (), ())
+    return ErrorModel("model", "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 1, 1, (), ())
 
 
 @pytest.mark.parametrize("exponent", [0.3, 0.8, 1.0, 1.5])
@@ -45,15 +45,6 @@ def test_the_error_is_the_largest_over_outputs_and_the_upper_end_a_factor() -> N
     assert both.predict(graph, {"conv0": INT8}) == pytest.approx(3.0)
     assert both.upper(3.0) == pytest.approx(3.0 * exp(0.5))
     assert model().predict(graph, {"conv0": INT8}) == 0.0
-
-
-def test_a_model_of_which_only_movement_could_be_int8_needs_no_output() -> None:
-    """As one that is quantised already: nothing of it was studied."""
-    sketch = Sketch()
-    sketch.move(sketch.input("x"))
-    assert model().misfit(sketch.graph()) == ""
-    sketch.conv(sketch.input("z"))
-    assert model().misfit(sketch.graph()) == "no output has a model"
 
 
 def test_no_prediction_is_larger_than_what_was_measured() -> None:

@@ -1,8 +1,6 @@
 """From a few dozen measured subsets of the embedded model to the error of any: ranked right, and covered as told."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import inf, log
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from taglio.error.combine import Measured, fit_model
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import StudyAim, StudyBudget, measure, picked_subsets, random_subsets
+from taglio.error.study import StudyBudget, measure, random_subsets
 from taglio.error.switchable import Switchable
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
@@ -33,7 +31,7 @@ def fitted(case: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:
 
 
 def studied(case: Case, meter: ErrorMeter, budget: StudyBudget) -> ErrorModel:
-    return fitted(case, meter, measure(case.graph, CHOICES, meter, budget, StudyAim()))
+    return fitted(case, meter, measure(case.graph, CHOICES, meter, budget))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def meter(network: Case) -> ErrorMeter:
 
 @pytest.fixture(scope="module")
 def study(network: Case, meter: ErrorMeter) -> Measured:
-    return measure(network.graph, CHOICES, meter, BUDGET, StudyAim())
+    return measure(network.graph, CHOICES, meter, BUDGET)
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +75,6 @@ def test_unseen_subsets_are_ranked_and_covered(
     covered = [error <= model.upper(guess) for error, guess in zip(measured, predicted)]
     assert np.mean(covered) >= 0.75
     assert 1.0 <= model.upper(1.0) < 2.0
-
-
-def test_the_upper_end_is_higher_where_few_of_many_inputs_were_studied(network: Case, study: Measured) -> None:
-    """It is of the error on all of them."""
-    few, all_of_them = metered(network, 6), replace(network.held_out, samples=network.held_out.samples[:6])
-    upper = fit_model(network.model, DEFAULT_SCHEME, study, meter=few, held_out=all_of_them).upper_log
-    assert 0.0 <= upper < fitted(network, few, study).upper_log < upper + 0.5
-    one = replace(study, subset_readings=[replace(reading, spread=inf) for reading in study.subset_readings])
-    assert fitted(network, few, one).upper_log >= log(2.0)
 
 
 def test_the_held_back_predictions_are_not_the_fits_own(network: Case, model: ErrorModel) -> None:
@@ -138,41 +127,3 @@ def test_a_model_without_candidates_has_no_error(tmp_path: Path) -> None:
     case = tiny(g.model(g.op("Exp", g.op("Softmax", g.input("x", 1, 8)))), tmp_path)
     model = studied(case, metered(case, 2), StudyBudget(0.0, 2, 2))
     assert model.outputs == () and model.predict(case.graph, {}) == 0.0
-
-
-def test_the_upper_end_covers_what_a_planner_picks(
-    network: Case, meter: ErrorMeter, study: Measured, model: ErrorModel
-) -> None:
-    """Picks of other bounds and times saved than the study's own; with random subsets alone it covers fewer."""
-    seen = {tuple(subset.assignment) for subset in model.subsets}
-    picks = [
-        subset for subset in picked_subsets(network.graph, study, 40, StudyAim(seed=99)) if tuple(subset) not in seen
-    ]
-    assert len(picks) >= 20
-    covered = [meter.error(subset) <= model.upper(model.predict(network.graph, subset)) for subset in picks]
-    assert np.mean(covered) >= 0.8
-
-
-@pytest.mark.whole
-def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, meter: ErrorMeter) -> None:
-    """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
-    blocks = [block.name for block in network.graph.candidates() if not block.movement]
-    near = meter.error(effective(network.graph, dict.fromkeys(blocks, INT8), INT8)) / 8.0
-    study = measure(network.graph, CHOICES, meter, BUDGET, StudyAim(near))
-    model = fitted(network, meter, study)
-    close = [subset for subset in model.subsets if near / 3.0 < subset.error < 3.0 * near]
-    # Where int8 sums saturate the errors are others, and fewer picks are new.
-    assert 0.9 * BUDGET.maximum_subsets < len(model.subsets) <= BUDGET.maximum_subsets
-    assert len(close) >= 0.6 * len(model.subsets)
-    picks = picked_subsets(network.graph, study, 20, StudyAim(near, seed=99))
-    ratios = [model.predict(network.graph, subset) / meter.error(subset) for subset in picks]
-    assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15
-
-
-def test_blocks_that_save_no_time_are_seldom_picked(network: Case, meter: ErrorMeter) -> None:
-    blocks = [block.name for block in network.graph.candidates() if not block.movement]
-    slow = set(blocks[: len(blocks) // 2])
-    study = measure(network.graph, CHOICES, meter, StudyBudget(0.0, 12, 12), StudyAim(1e-3))
-    saved_s = {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
-    picks = picked_subsets(network.graph, study, 20, StudyAim(1e-3, saved_s, seed=7))
-    assert np.mean([name in slow for subset in picks for name in subset]) < 0.4

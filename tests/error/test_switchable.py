@@ -12,7 +12,7 @@ from taglio.error.switchable import FormSwitch, Switchable, switchable_graph
 from taglio.error.tally import Tally
 from taglio.errors import BadData
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import precisions
+from taglio.quantize.precision import precisions, uncalibrated_forms
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
 from tests.components.cases import CHOICES, INT8, Case, tiny
@@ -70,7 +70,8 @@ def test_weights_that_several_blocks_read_are_held_once(tmp_path: Path) -> None:
     for _ in range(8):
         x = g.op("Tanh", g.op("Gemm", x, matrix, g.constant(g.rng.normal(0, 0.1, 160)), transB=1))
     case = tiny(g.model(g.rename(x, "y")), tmp_path)
-    forms = precisions(replace(DEFAULT_SCHEME, uncalibrated=("w8", "dyn7")))
+    narrow = uncalibrated_forms(reduced_range=True)["dyn"]
+    forms = (*precisions(replace(DEFAULT_SCHEME, uncalibrated=("w8",))), narrow)
     switches = [FormSwitch(b.name, p) for b in case.graph.blocks for p in forms[1:] if p.fits(b)]
     proto = switchable_graph(case.graph, case.builder, switches)
     assert proto.ByteSize() < 24 * 160 * 160  # of 58 with a copy for each of 8 steps

@@ -238,19 +238,6 @@ def test_a_further_metric_that_needs_more_samples_is_left_out_of_a_part() -> Non
     assert len(total.only([0, 1, 2]).others()) == 1 and not total.only([0, 1]).others()
 
 
-def test_the_spread_is_that_of_the_worst_part_and_unknown_from_one_sample() -> None:
-    alone = accumulated(drawn(0, 1), drawn(1, 1))
-    assert alone.spread() == np.inf
-    assert accumulated(drawn(0), drawn(0)).spread() == 0.0
-    reference = [[np.ones(4), np.full(4, 100.0)] for _ in range(4)]
-    alike = accumulated(reference, [[y + 0.1, z + 0.1] for y, z in reference])
-    assert alike.spread() == pytest.approx(0.0, abs=1e-6)
-    sizes = (0.1, 0.1, 0.1, 0.9)
-    apart = accumulated(reference, [[y + size, z + size] for size, (y, z) in zip(sizes, reference)])
-    squares = 4 * np.array(sizes) ** 2
-    assert apart.spread() == pytest.approx(np.std(squares, ddof=1) / np.sqrt(4) / squares.mean() / 2)
-
-
 def test_a_limit_on_the_worst_input_is_on_its_loss() -> None:
     """Of all inputs together the error is smaller; further metrics are bounded alike."""
     rng = np.random.default_rng(3)

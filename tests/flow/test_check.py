@@ -22,6 +22,7 @@ from taglio.runtimes.way import Way
 from taglio.ways.result import Figure, Rate
 from taglio.weights import sha256
 from tests.end_to_end.command import Case, quick, taglio
+from tests.support.artifacts import rewritten
 
 HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOWN, Verdict.REPORTED
 
@@ -176,9 +177,7 @@ def test_without_its_data_the_error_cannot_be_said_and_the_speed_is_still_judged
     setup = json.loads((out / "setup.json").read_text())
     assert Path(setup["body"]["data"]).exists()
     gone = shutil.copytree(out, tmp_path / "gone")
-    moved = (gone / "setup.json").read_text().replace(setup["body"]["data"], str(tmp_path / "no such data.npz"))
-    (gone / "setup.json").unlink()
-    (gone / "setup.json").write_text(moved)
+    rewritten(gone / "setup.json", lambda body: body.update(data=str(tmp_path / "no such data.npz")))
     result = check(gone)
     error = row(result, "error")
     assert error.verdict is UNKNOWN
@@ -205,14 +204,10 @@ def promise_rate(out: Path, over_one: Figure) -> None:
 
 def test_a_processor_that_lacks_what_the_plan_was_made_for_is_named_before_anything_runs(out: Path) -> None:
     """A plan with 8-bit weights, made with VNNI and checked without: both processors are values."""
-    path = out / "plan.json"
-    wide = path.read_text().replace('"reduced_range": true', '"reduced_range": false')
-    path.unlink()
-    path.write_text(wide)
-    profile = json.loads((out / "profile.json").read_text())
-    profile["body"]["conditions"]["machine"]["instructions"] = ["avx2", "avx512_vnni"]
-    (out / "profile.json").unlink()
-    (out / "profile.json").write_text(json.dumps(profile))
+    wide = json.loads((out / "plan.json").read_text().replace('"reduced_range": true', '"reduced_range": false'))
+    rewritten(out / "plan.json", lambda body: body.update(wide["body"]))
+    instructions = {"instructions": ["avx2", "avx512_vnni"]}
+    rewritten(out / "profile.json", lambda body: body["conditions"]["machine"].update(instructions))
     result = check(out, machine=replace(describe(), instructions=("avx2",)))
     assert row(result, "processor").verdict is BROKEN
     assert "lacks VNNI" in row(result, "processor").detail

@@ -152,8 +152,6 @@ def seconds(graph: Graph, profile: Profile, chosen: Assignment) -> float:
         form = name[producer] if producer is not None else "float32"
         if form == "int8":
             total += glue.int8_s + glue.dequantize_s * len(into_float)
-        elif form == "int8-anchor" and glue.anchor_float_s is not None and glue.anchor_quantize_s is not None:
-            total += glue.anchor_float_s + glue.anchor_quantize_s * len(into_int8)
         else:
             total += glue.float_s + glue.quantize_s * len(into_int8)
     return total
@@ -237,8 +235,7 @@ def profile_of(
     glue_us: Mapping[str, tuple[float, ...]],
     overhead_us: float = 0.0,
 ) -> Profile:
-    """A profile from microseconds by (block, precision), and by flow (float, int8, quantise, dequantise), perhaps with
-    (float, quantise) behind an anchor."""
+    """A profile from microseconds by (block, precision), and by flow (float, int8, quantise, dequantise)."""
     machine = Machine("imagined", 1, (), 0, "none", "3")
     return Profile(
         graph.model_sha256,
@@ -247,8 +244,8 @@ def profile_of(
         CHOICES,
         tuple(BlockTime(b, p, us * MICROSECOND) for (b, p), us in blocks_us.items()),
         tuple(
-            Glue(flow, a * MICROSECOND, b * MICROSECOND, c * MICROSECOND, d * MICROSECOND, *_anchor(behind))
-            for flow, (a, b, c, d, *behind) in glue_us.items()
+            Glue(flow, a * MICROSECOND, b * MICROSECOND, c * MICROSECOND, d * MICROSECOND)
+            for flow, (a, b, c, d) in glue_us.items()
         ),
         overhead_us * MICROSECOND,
         0.1,
@@ -256,12 +253,8 @@ def profile_of(
     )
 
 
-def _anchor(behind_us: list[float]) -> tuple[float | None, float | None]:
-    return (behind_us[0] * MICROSECOND, behind_us[1] * MICROSECOND) if behind_us else (None, None)
-
-
 def error_of(graph: Graph, outputs: tuple[OutputModel, ...], upper_log: float = 0.0) -> ErrorModel:
-    return ErrorModel(graph.model_sha256, "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 0.9, 1, 1, (), ())
+    return ErrorModel(graph.model_sha256, "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 1, 1, (), ())
 
 
 def forms(block: Block) -> list[str]:
@@ -337,10 +330,7 @@ def _profile(rng: Random, graph: Graph, sparing: bool) -> Profile:
     flows = dict.fromkeys(tensor.name for tensor in origins(graph).values())
     least = rng.choice((0, 0, -10)) if sparing else 0
     glue = {
-        flow: tuple(
-            float(rng.randint(least if change else 0, most))
-            for change in (False, False, True, True, False, True)[: rng.choice((4, 6))]
-        )
+        flow: tuple(float(rng.randint(least if change else 0, most)) for change in (False, False, True, True))
         for flow in flows
     }
     return profile_of(graph, blocks, glue, rng.randint(0, 20))

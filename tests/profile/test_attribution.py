@@ -10,8 +10,9 @@ from onnx import helper
 
 from taglio.model.graph import Flow
 from taglio.profile.attribution import Attributor
-from taglio.profile.measure import pure_assignments, random_mixes
+from taglio.profile.measure import pure_assignments
 from taglio.profile.result import changes, reads, writes
+from taglio.quantize.mixes import random_mixes
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.components.cases import CHOICES, Case
@@ -76,10 +77,10 @@ def test_every_kernel_goes_to_one_block_or_tensor(
 
     total = attributor.attribute(model_variant.optimized, dict.fromkeys(names, 1.0))
 
-    assert total.orphans == () and total.orphans_s == 0.0
+    assert total.orphans_s == 0.0
     assert sum(total.blocks_s.values()) + sum(total.tensors_s.values()) == len(nodes)
-    assert total.block_kernels == Counter(model_variant.block_of.values()) == total.blocks_s
-    assert total.tensor_kernels == Counter(model_variant.tensor_of.values()) == total.tensors_s
+    assert Counter(model_variant.block_of.values()) == total.blocks_s
+    assert Counter(model_variant.tensor_of.values()) == total.tensors_s
 
 
 def test_a_residual_in_one_kernel_is_its_convolutions(attributor: Attributor) -> None:

@@ -17,7 +17,7 @@ from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.plan.one_machine import pinned
-from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
+from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, precisions, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
@@ -31,7 +31,7 @@ from tests.processor import SATURATES, needs_wide_sums
 SCHEME = Scheme()
 Network = tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]]
 FORMS = {name: form for name, form in uncalibrated_forms(SATURATES).items() if form != BFLOAT16}
-DYNAMIC = FORMS["dyn7" if SATURATES else "dyn"]
+DYNAMIC = FORMS["dyn"]
 
 
 def mixed() -> onnx.ModelProto:
@@ -65,15 +65,13 @@ def test_blocks_with_a_constant_matrix_have_the_form(network: Network) -> None:
         builder.build({small: UNCALIBRATED["w8"]})
 
 
-@pytest.mark.parametrize(
-    ("name", "most"), [("w8", 0.025), pytest.param("dyn", 0.05, marks=needs_wide_sums), ("dyn7", 0.05), ("w4", 0.4)]
-)
+@pytest.mark.parametrize(("name", "most"), [("w8", 0.025), ("dyn", 0.05), ("w4", 0.4)])
 def test_both_runtimes_answer_like_float(network: Network, name: Uncalibrated, most: float, tmp_path: Path) -> None:
     model, graph, builder, feed = network
-    form = UNCALIBRATED[name]
+    form = FORMS[name]
     built = builder.build({block.name: form for block in graph.blocks if form.fits(block)})
     onnx.checker.check_model(built)
-    operator = "DynamicQuantizeMatMul" if name in ("dyn", "dyn7") else "MatMulNBits"
+    operator = "DynamicQuantizeMatMul" if name == "dyn" else "MatMulNBits"
     assert [node.op_type for node in built.graph.node].count(operator) == 3
     assert built.ByteSize() < 0.6 * model.proto.ByteSize()
     path = tmp_path / "built.onnx"
@@ -151,14 +149,14 @@ def with_lstm(kind: Recurrent, folder: Path) -> Network:
     return model, graph, QdqBuilder(model, graph, calibrate(model, seen)), feed
 
 
-@pytest.mark.parametrize("form", [pytest.param("dyn", marks=needs_wide_sums), "dyn7"])
+@pytest.mark.parametrize("reduced_range", [pytest.param(False, marks=needs_wide_sums), True])
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_an_lstm_answers_like_float(kind: Recurrent, form: Uncalibrated, tmp_path: Path) -> None:
+def test_an_lstm_answers_like_float(kind: Recurrent, reduced_range: bool, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
     (lstm,) = (block for block in graph.blocks if block.kind == "LSTM")
-    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn", "dyn7", "bf16"]
+    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn", "bf16"]
     assert not lstm.quantizable
-    built = builder.build({lstm.name: UNCALIBRATED[form]})
+    built = builder.build({lstm.name: uncalibrated_forms(reduced_range)["dyn"]})
     assert [node.op_type for node in built.graph.node].count("DynamicQuantizeLSTM") == 1
     assert built.ByteSize() < 0.5 * model.proto.ByteSize()
     path = tmp_path / "built.onnx"
@@ -209,10 +207,10 @@ def test_pins_know_that_an_lstm_has_one_form(tmp_path: Path) -> None:
 def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:
     wide = parse_scheme("qdq-u8s8-asym-pc-w8-dyn-w4")
     assert wide.may_saturate and not wide.narrow.may_saturate
-    assert str(wide.narrow) == "qdq-u8s8-asym-pc-rr-w8-dyn7-w4"
+    assert str(wide.narrow) == "qdq-u8s8-asym-pc-rr-w8-dyn-w4"
     assert parse_scheme(str(wide.narrow)) == wide.narrow
-    with pytest.raises(BadOption, match="weights of 8 bits or of 7: write dyn or dyn7"):
-        parse_scheme("qdq-u8s8-asym-pc-dyn-dyn7")
+    dynamic = precisions(wide.narrow)[4]
+    assert dynamic.name == "int8-dynamic" and not dynamic.may_saturate
 
 
 @pytest.mark.parametrize(("saturates", "largest"), [(True, 64), (False, 127)])

@@ -35,7 +35,7 @@ def wall(seconds: float) -> WallTime:
 
 def made_up_profile(model: Model, graph: Graph) -> Profile:
     machine = Machine("Imaginary 9000", 4, ("avx2", "avx512_vnni"), 2**33, "Linux 6", "3.11.7")
-    nothing = Attribution({}, {}, {}, {}, 0.0, ())
+    nothing = Attribution({}, {}, 0.0)
     blocks = tuple(
         BlockTime(block.name, form.name, 1e-5 * (index + 1) / (1.0 if form.scheme is None else 2.0))
         for index, block in enumerate(graph.blocks)
@@ -62,7 +62,7 @@ def made_up_error(model: Model, graph: Graph) -> ErrorModel:
     subsets += [Subset(dict.fromkeys(names[:size], "int8"), 1e-3 * size, 1.1e-3 * size) for size in range(1, 20)]
     output = OutputModel("logits", (), (), 0.0, 1.0)
     scheme, data = DEFAULT_SCHEME, "0" * 64
-    return ErrorModel(model.sha256, data, scheme, RELATIVE, (output,), 0.1, 0.9, 8, 57, alone, tuple(subsets))
+    return ErrorModel(model.sha256, data, scheme, RELATIVE, (output,), 0.1, 8, 57, alone, tuple(subsets))
 
 
 def made_up_plan(model: Model, graph: Graph, assignment: Assignment) -> Plan:

@@ -39,7 +39,7 @@ def test_blocks_have_openvinos_times(profiled: tuple[Path, Any]) -> None:
         attribution = runs[name]["attribution"]
         joined = sum(attribution["blocks_s"].values()) + sum(attribution["tensors_s"].values())
         assert joined > 0
-        assert attribution["orphans_s"] < 0.2 * joined, attribution["orphans"]
+        assert attribution["orphans_s"] < 0.2 * joined
     convolutions = [time for time in profile["blocks"] if "conv" in time["block"].lower()]
     assert convolutions
     assert {time["precision"] for time in profile["blocks"]} >= {"float32", "int8"}

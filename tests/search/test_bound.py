@@ -15,7 +15,7 @@ ROWS = st.lists(SECONDS, min_size=4, max_size=4)
 
 def profile(blocks: list[float], tensors: list[float] | None = None) -> Attribution:
     by_tensor = {f"t{index}": seconds for index, seconds in enumerate(tensors or [])}
-    return Attribution({f"b{index}": seconds for index, seconds in enumerate(blocks)}, by_tensor, {}, {}, 0.0, ())
+    return Attribution({f"b{index}": seconds for index, seconds in enumerate(blocks)}, by_tensor, 0.0)
 
 
 @given(ROWS, ROWS, ROWS, st.lists(st.integers(0, 2), min_size=4, max_size=4))

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from taglio.conformal import conformal_quantile
 from taglio.data.dataset import Dataset, Sample, Split
 from taglio.data.spec import InputSpec
 from taglio.error.model import ErrorModel
@@ -35,9 +36,8 @@ from taglio.plan.result import Limits
 from taglio.plan.tables import Tables
 from taglio.profile.attribution import Attributor
 from taglio.profile.busy import BusyWatch
-from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import MIXES, Effort
-from taglio.profile.fit import MeasuredRun, conformal_ratio
+from taglio.profile.fit import MeasuredRun, fit, left_out
 from taglio.profile.measure import covering_mixes, pure_assignments
 from taglio.profile.result import Profile, WholeRun, flow_seconds, predict
 from taglio.profile.stopwatch import Timed, Timings
@@ -232,19 +232,17 @@ class Machine:
         timed = Machine(known, self.seed, self.noise).time(models, Effort(budget_s=1.2), kernels=True).all()
         attributor = Attributor(self.work.model, graph)
         runs = [
-            MeasuredRun(
-                name, dict(forms), run.wall.median_s, attributor.attribute(run.optimized, run.kernels), name in mixes
-            )
+            MeasuredRun(name, dict(forms), run.wall, attributor.attribute(run.optimized, run.kernels), name in mixes)
             for name, forms in assignments.items()
             for run in [timed[name]]
         ]
-        fitted, unseen = calibrate(runs, graph)
-        ratio = conformal_ratio([unseen[run.name] / run.wall_s - 1.0 for run in runs if run.mixed])
+        fitted, unseen = fit(runs, graph), left_out(runs, graph)
+        ratio = conformal_quantile([abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.mixed])
         whole_runs = tuple(
             WholeRun(
                 run.name,
                 {block: form.name for block, form in run.assignment.items()},
-                timed[run.name].wall,
+                run.wall,
                 run.attribution,
                 run.mixed,
                 unseen.get(run.name, run.wall_s),

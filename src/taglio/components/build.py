@@ -80,10 +80,6 @@ class Constant:
     shape: tuple[int, ...]
     values: tuple[bool | int | float | str, ...]
 
-    def check(self) -> None:
-        """Raise ValueError for values that do not fill the shape."""
-        require(prod(self.shape) == len(self.values), f"{len(self.values)} values of {self.name} for {self.shape}")
-
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

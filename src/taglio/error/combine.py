@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, hypot, isfinite, lgamma, log, sqrt
+from math import isfinite, log
 
 import numpy as np
 
+from taglio.conformal import conformal_quantile
 from taglio.data.dataset import Dataset
 from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, ErrorReading
@@ -15,11 +16,8 @@ from taglio.error.terms import Design, starting_noises
 from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
-from taglio.student import t_quantile
 
 _FOLDS = 6
-# The share of new subsets whose error stays below the upper end.
-_CONFIDENCE = 0.9
 _TINY = 1e-9
 # The log ratio of error to prediction that is assumed where it is unknown.
 _UNKNOWN = log(2.0)
@@ -27,8 +25,7 @@ _UNKNOWN = log(2.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """Readings of blocks alone (`singles`; groups of neighbours on a large network), and of subsets: random ones, then
-    `picked` ones chosen as a planner would, `near` a limit on the error (None: anywhere)."""
+    """Readings of blocks alone (`singles`; groups of neighbours on a large network), and of subsets."""
 
     columns: Design
     precisions: tuple[Precision, ...]
@@ -36,8 +33,6 @@ class Measured:
     single_readings: Sequence[ErrorReading]
     subsets: Sequence[Assignment]
     subset_readings: Sequence[ErrorReading]
-    picked: int = 0
-    near: float | None = None
 
     def alone(self) -> Iterator[tuple[tuple[str, str], ErrorReading, float]]:
         """Each (block, form) with its reading, and √n if n blocks share that."""
@@ -65,24 +60,14 @@ def fit_model(model: Model, scheme: Scheme, measured: Measured, *, meter: ErrorM
     steps: tuple[tuple[float, float], ...] = ()
     everything = [*measured.single_readings, *measured.subset_readings]
     if metric.smooth:
-        near_limit = _near_limit(truth, measured.near)
-        ratios = [
-            log(error / guess) if is_near and error > _TINY and guess > _TINY else None
-            for error, guess, is_near in zip(truth, predicted, near_limit, strict=True)
-        ]
-        spreads = [
-            reading.spread for reading, is_near in zip(measured.subset_readings, near_limit, strict=True) if is_near
-        ]
-        upper_log = hypot(
-            _upper(ratios, measured.picked, _UNKNOWN),
-            _among_inputs(spreads, meter.samples, len(held_out.samples)),
-        )
+        pairs = zip(truth, predicted, strict=True)
+        upper_log = _upper([log(error / guess) for error, guess in pairs if min(error, guess) > _TINY], _UNKNOWN)
     else:
         noises = [float(finite(reading.l2).max()) for reading in everything]
         losses = [float(finite(reading.loss).max()) for reading in everything]
         steps = monotone(noises, losses)
         predicted = np.interp(predicted, *np.transpose(steps))
-        upper_add = _upper([float(miss) for miss in truth - predicted], measured.picked, 1.0)
+        upper_add = _upper((truth - predicted).tolist(), 1.0)
     alone = {
         key: float(finite(reading.loss if metric.smooth else reading.l2).max()) / share
         for key, reading, share in measured.alone()
@@ -94,7 +79,6 @@ def fit_model(model: Model, scheme: Scheme, measured: Measured, *, meter: ErrorM
         metric=metric,
         outputs=outputs,
         upper_log=upper_log,
-        confidence=_CONFIDENCE,
         samples=meter.samples,
         evaluations=len(everything),
         alone=tuple(Alone(block, name, error) for (block, name), error in alone.items()),
@@ -143,15 +127,6 @@ def _worst(shares: np.ndarray) -> np.ndarray:
     return np.sort(near[np.argsort(-ahead, kind="stable")[:8]])
 
 
-def _near_limit(errors: np.ndarray, near: float | None) -> np.ndarray:
-    """The subsets that the interval is computed from, bool [subsets]: those within a factor of three of the limit, or
-    all if those are fewer than eight."""
-    if near is None:
-        return np.ones(len(errors), bool)
-    close = (errors > near / 3.0) & (errors < near * 3.0)
-    return close if close.sum() >= 8 else np.ones(len(errors), bool)
-
-
 def _start(measured: Measured, output: int) -> np.ndarray:
     alone = {key: float(finite(reading.l2[output]) / share) for key, reading, share in measured.alone()}
     return starting_noises(measured.columns, measured.precisions, alone)
@@ -189,41 +164,7 @@ def monotone(noises: Sequence[float], losses: Sequence[float]) -> tuple[tuple[fl
     return tuple(knots)
 
 
-def _upper(misses: Sequence[float | None], picked: int, unknown: float) -> float:
-    """The larger of the upper ends for random subsets and for those picked as a planner would."""
-    drawn = len(misses) - picked
-    ends = [
-        upper_miss([miss for miss in part if miss is not None], _CONFIDENCE, unknown)
-        for part in (misses[:drawn], misses[drawn:])
-        if part
-    ]
-    return max(ends, default=unknown)
-
-
-def _among_inputs(spreads: Sequence[float], studied: int, held_out: int) -> float:
-    """By how much, as a log ratio, the error on all `held_out` inputs may exceed that on the `studied` ones, from the
-    relative standard errors of subsets (`spreads`): 0 if all inputs were studied, `_UNKNOWN` if only one was."""
-    if studied >= held_out or not spreads:
-        return 0.0
-    spread = float(np.median(spreads))
-    if studied < 2 or not isfinite(spread):
-        return _UNKNOWN
-    return t_quantile(0.95, studied - 1) * spread * sqrt(1.0 - studied / held_out)
-
-
-def upper_miss(misses: Sequence[float], confidence: float, unknown: float) -> float:
-    """An upper limit, at least 0, for a share `confidence` of new misses (measured minus predicted); `unknown` if
-    `misses` is empty.
-
-    The conformal quantile is right only on average over the subsets that happen to be measured: with 96 of them, one
-    draw in ten covers less than 87 % instead of 90 %. So the rank is that of a tolerance limit (Wilks 1941; Vovk 2012):
-    the lowest that covers the share with a probability of 90 %, or the largest miss if there are too few.
-    """
-    ordered, count = sorted(misses), len(misses)
-    below = 0.0  # probability that at most rank − 1 of the misses are under the true quantile
-    for rank, miss in enumerate(ordered, 1):
-        ways = lgamma(count + 1) - lgamma(rank) - lgamma(count - rank + 2)
-        below += exp(ways + (rank - 1) * log(confidence) + (count - rank + 1) * log(1.0 - confidence))
-        if below >= 0.9 or rank == count:
-            return max(0.0, miss)
-    return unknown
+def _upper(misses: Sequence[float], unknown: float) -> float:
+    """An upper limit, at least 0, for nine of ten new misses (measured minus predicted); `unknown` without any."""
+    upper = conformal_quantile(misses)
+    return max(0.0, upper) if isfinite(upper) else unknown

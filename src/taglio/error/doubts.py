@@ -18,8 +18,9 @@ from taglio.errors import plural
 from taglio.notes import Kind, Note
 from taglio.quantize.scheme import Scheme
 
-# Distinct inputs below which ranges and errors may not hold for other inputs.
-_FEW = 16
+# Distinct inputs below which ranges and errors may not hold for other inputs; and below which one answer changes a
+# metric that counts answers by more than 1 %.
+_FEW, _FEW_ANSWERS = 16, 100
 # Inputs scaled from pixels, to 0 to 1, −1 to 1 or by mean and deviation, are at most about 3 in magnitude.
 _FRACTIONS = 4.0
 # Inputs that are named in one line.
@@ -39,7 +40,7 @@ def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
     return tuple(sample_digests)
 
 
-def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[Note]:
+def few_inputs(metric: Metric, calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[Note]:
     """Notes on too few, repeated or shared inputs, by their digests. A digest is that of `batch` inputs."""
     notes = []
     for role, inputs in (("calibration", calibration), ("held-out", held_out)):
@@ -52,38 +53,13 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: i
         )
         notes.append(Note(Kind.SHARED_INPUTS, text))
     ranges, errors = batch * len(set(calibration)), batch * len(set(held_out))
-    if min(ranges, errors) < _FEW:
+    least = _FEW if metric.smooth else _FEW_ANSWERS
+    if ranges < _FEW or errors < least:
         text = (
-            f"few inputs: {ranges} for the ranges and {errors} for the error (at least {_FEW} of each are needed for "
-            "reliable figures); give more data"
+            f"few inputs: {ranges} for the ranges and {errors} for the error (at least {_FEW} and {least} are needed "
+            "for reliable figures); give more data"
         )
         notes.append(Note(Kind.FEW_INPUTS, text))
-    return notes
-
-
-def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[Note]:
-    """Notes on inputs that are constant in at least half of the samples, one for all inputs with the same finding.
-    Integer inputs, such as masks beside token ids, are often constant, so they count only if no input is float and all
-    inputs are constant."""
-    constants: dict[str, list[object]] = {}
-    floats, count = set[str](), 0
-    for sample in samples:
-        count += 1
-        for name, value in sample.items():
-            floats |= {name} if value.dtype.kind == "f" else set()
-            constant = value.size > 1 and (value == value.flat[0]).all()
-            constants.setdefault(name, []).extend([value.flat[0]] if constant else [])
-    still = {name: values for name, values in constants.items() if len(values) >= max(1, count / 2)}
-    names_by_finding: dict[str, list[str]] = {}
-    for name, values in still.items():
-        if name in floats or (not floats and len(still) == len(constants)):
-            only = f" ({values[0]})" if len({str(value) for value in values}) == 1 else ""
-            names_by_finding.setdefault(f"constant{only} in {len(values)} of {count} samples", []).append(name)
-    notes = []
-    for finding, names in names_by_finding.items():
-        more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
-        subject = f"inputs {', '.join(names[:_NAMED])}{more} are" if len(names) > 1 else f"input {names[0]} is"
-        notes.append(Note(Kind.CONSTANT_INPUT, f"{subject} {finding}: check the data and their preprocessing"))
     return notes
 
 
@@ -93,30 +69,35 @@ def values_fed(
     """The range of every float input over `samples`; None if there is no such input.
 
     `scaling` has by input what the model's first operator does to pixels from 0 to 255, or "". The note ends with a
-    suggestion where fractions are fed to such a model, or pixels to an image input of another.
+    suggestion where fractions are fed to such a model, pixels to an image input of another, or one value everywhere.
     """
     floats = [spec for spec in inputs if spec.dtype.startswith("float")]
-    ends = {spec.name: (np.inf, -np.inf) for spec in floats}
+    ends, several = {spec.name: (np.inf, -np.inf) for spec in floats}, set[str]()
     for sample in samples:
         for name, (low, high) in ends.items():
             finite = sample[name][np.isfinite(sample[name])]
             if finite.size:
                 ends[name] = (min(low, float(finite.min())), max(high, float(finite.max())))
+                several |= {name} if finite.size > 1 else set()
     ends = {name: pair for name, pair in ends.items() if pair[0] <= pair[1]}
     if not ends:
         return None
-    advice = ""
+    advice, kind = "", Kind.FACT
     for spec in floats:
         low, high = ends.get(spec.name, (0.0, 0.0))
         pixels = low >= 0.0 and _FRACTIONS < high <= 255.0
         image = spec.shape is not None and len(spec.shape) == 4 and {1, 3} & {spec.shape[1], spec.shape[-1]}
-        if (does := scaling.get(spec.name, "")) and low >= -_FRACTIONS and 0.0 < high <= _FRACTIONS:
+        if spec.name in several and low == high:
+            advice, kind = f"; {spec.name} never changes: check the data and their preprocessing", Kind.CONSTANT_INPUT
+        elif (does := scaling.get(spec.name, "")) and low >= -_FRACTIONS and 0.0 < high <= _FRACTIONS:
             advice = f"; the model {does} first, so it takes pixels from 0 to 255: feed them unscaled"
+            kind = Kind.SCALED_INPUT
         elif pixels and image and not does:
             advice = f"; these are pixels, and the model does not scale {spec.name} first: scale them as in training"
+            kind = Kind.SCALED_INPUT
     named = ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in [*ends.items()][:_NAMED])
     more = f" and {len(ends) - _NAMED} others" if len(ends) > _NAMED else ""
-    return Note(Kind.SCALED_INPUT if advice else Kind.FACT, f"values fed: {named}{more}{advice}")
+    return Note(kind, f"values fed: {named}{more}{advice}")
 
 
 def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, np.ndarray]]) -> Note | None:
@@ -163,20 +144,6 @@ def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str])
     return Note(Kind.NAN_OUTPUT, f"the float model's output has NaN, which must stay NaN: {', '.join(missing)}")
 
 
-def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> Note | None:
-    """A note if int8 changed no output on any of `inputs` distinct held-out inputs.
-
-    If none of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
-    """
-    if not metric.smooth or error > 0.0 or not int8_blocks:
-        return None
-    return Note(
-        Kind.UNCHANGED_OUTPUTS,
-        f"no output changes on any of {inputs} held-out inputs: up to {1.0 - 0.05 ** (1.0 / inputs):.0%} of other "
-        "inputs may change (95 % confidence); give more data",
-    )
-
-
 def exchanged_rows(metric: Metric, ranked: Sequence[str]) -> Note | None:
     """A note if the rows of outputs are `ranked` by scores and the metric compares them place by place."""
     if not metric.smooth or not ranked:
@@ -186,14 +153,6 @@ def exchanged_rows(metric: Metric, ranked: Sequence[str]) -> Note | None:
         f"rows of {', '.join(ranked)} are in the order of scores (TopK or NonMaxSuppression): two that change places "
         f"count as wrong in {metric.name}; limit a task, such as detection, instead",
     )
-
-
-def coarse_metric(metric: Metric, inputs: int) -> Note | None:
-    """A note if a metric that counts answers, one or several per input, has too few `inputs`."""
-    if metric.smooth or inputs >= 100:  # one answer changes it by 1 % at most
-        return None
-    text = f"{metric.name} on {inputs} held-out inputs: each counts for {1 / inputs:.1%}; give more data"
-    return Note(Kind.COARSE_METRIC, text)
 
 
 def unlike_calibration(

@@ -21,12 +21,10 @@ from taglio.quantize.precision import Assignment, Forms, key_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ErrorReading:
-    """One evaluation: `l2` and `loss` by part. `spread` is the relative standard error of the largest `l2` over the
-    choice of inputs."""
+    """One evaluation: `l2` and `loss` by part."""
 
     l2: np.ndarray
     loss: np.ndarray
-    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +111,7 @@ class ErrorMeter:
         tally = Tally(self._parts, self.measure)
         for sample, reference in zip(self._samples, self.references, strict=True):
             tally.add(reference, self._switchable.run(assignment, sample))
-        return ErrorReading(tally.l2(), tally.losses(), tally.spread())
+        return ErrorReading(tally.l2(), tally.losses())
 
 
 def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, every: bool = False) -> Measure:

@@ -16,20 +16,16 @@ second monotone link, through `steps`, leads from the largest of them to the los
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import exp, inf, log
-from typing import Annotated
 
-import msgspec
 import numpy as np
 
-from taglio.artifact import Count, NonNegative, require
 from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, PartLoss
 from taglio.model.graph import Graph
 from taglio.notes import Note
 from taglio.profile.result import reads, writes
-from taglio.quantize.precision import Assignment, precisions
+from taglio.quantize.precision import Assignment
 from taglio.quantize.scheme import Scheme
 
 _LARGEST_LOG = 700.0  # exp of more overflows a float
@@ -41,7 +37,7 @@ class BlockNoise:
 
     block: str
     precision: str
-    own: NonNegative
+    own: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ class EdgeNoise:
 
     flow: str
     reader: str
-    noise: NonNegative
+    noise: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +56,8 @@ class OutputModel:
     output: str
     blocks: tuple[BlockNoise, ...]
     edges: tuple[EdgeNoise, ...]
-    level: Annotated[float, msgspec.Meta(ge=-_LARGEST_LOG, le=_LARGEST_LOG)]
-    exponent: Annotated[float, msgspec.Meta(gt=0.0, le=8.0)]
+    level: float
+    exponent: float
 
     def noise(self, graph: Graph, assignment: Assignment) -> float:
         """The sum s of `assignment`."""
@@ -115,7 +111,7 @@ class Alone:
 
     block: str
     precision: str
-    error: NonNegative
+    error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,7 @@ class Subset:
     """One measured subset: its assignment, its error, and the error predicted by a fit without it."""
 
     assignment: dict[str, str]
-    error: NonNegative
+    error: float
     predicted: float
 
 
@@ -131,8 +127,8 @@ class Subset:
 class ErrorModel:
     """Predicts the error of any assignment.
 
-    The measured error of a share `confidence` of new subsets is at most predicted × exp(`upper_log`) + `upper_add`: a
-    tolerance limit of cross-validated log ratios, or of differences if the metric moves in steps (combine.py).
+    The measured error of nine of ten new subsets is at most predicted × exp(`upper_log`) + `upper_add`: the conformal
+    quantile of cross-validated log ratios, or of differences if the metric moves in steps (combine.py).
     `samples` is the number of held-out inputs measured. Outputs whose error was never near the largest have no model.
     `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` are doubts about these
     figures. `parts` are the losses with all blocks in int8. `study` is equal for studies of the same errors, "" if that
@@ -144,47 +140,16 @@ class ErrorModel:
     scheme: Scheme
     metric: Metric
     outputs: tuple[OutputModel, ...]
-    upper_log: Annotated[float, msgspec.Meta(ge=0.0, le=50.0)]
-    confidence: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)]
-    samples: Count
-    evaluations: Annotated[int, msgspec.Meta(ge=0)]
+    upper_log: float
+    samples: int
+    evaluations: int
     alone: tuple[Alone, ...]
     subsets: tuple[Subset, ...]
-    upper_add: NonNegative = 0.0
-    steps: tuple[tuple[NonNegative, NonNegative], ...] = ()
+    upper_add: float = 0.0
+    steps: tuple[tuple[float, float], ...] = ()
     notes: tuple[Note, ...] = ()
     parts: tuple[PartLoss, ...] = ()
     study: str = ""
-
-    def check(self) -> None:
-        """Raises ValueError for a model that no study can give."""
-        rises = all(
-            low <= high for knot, following in pairwise(self.steps) for low, high in zip(knot, following, strict=True)
-        )
-        require(rises, "steps must rise")
-        require(self.metric.smooth or len(self.steps) > 0, "no steps")
-        names = [model.output for model in self.outputs]
-        require(len(set(names)) == len(names), "an output has two models")
-
-    def misfit(self, graph: Graph) -> str:
-        """Which block, form, flow or output the scheme or the model `graph` does not have, or "" if the model fits."""
-        blocks, flows = {block.name for block in graph.blocks}, {flow.name for flow in graph.flows}
-        terms = [term for model in self.outputs for term in model.blocks]
-        edges = [edge for model in self.outputs for edge in model.edges]
-        named = {term.block for term in terms} | {single.block for single in self.alone}
-        named |= {edge.reader for edge in edges}
-        named |= {block for subset in self.subsets for block in subset.assignment}
-        forms = {term.precision for term in terms} | {single.precision for single in self.alone}
-        for fault, names in (
-            ("unknown block", named - blocks),
-            ("unknown form", forms - {precision.name for precision in precisions(self.scheme)}),
-            ("unknown flow", {edge.flow for edge in edges} - flows),
-            ("unknown output", {model.output for model in self.outputs if not model.output.startswith(graph.outputs)}),
-        ):
-            if names:
-                return f"{fault} {min(names)}"
-        counted = self.outputs or self.largest == 0.0 or all(block.movement for block in graph.candidates())
-        return "" if counted else "no output has a model"
 
     def predict(self, graph: Graph, assignment: Assignment) -> float:
         """Predicted error of `assignment`; 0 if nothing is quantised."""
@@ -211,7 +176,7 @@ class ErrorModel:
         return float(np.interp(noise, *np.transpose(self.steps)))
 
     def upper(self, error: float) -> float:
-        """Upper end, at `confidence`, of a predicted `error`."""
+        """The upper end of a predicted `error`."""
         return error * exp(self.upper_log) + self.upper_add
 
     def typical_miss(self) -> float:

@@ -2,38 +2,21 @@
 
 Blocks alone give every term its starting value (terms.py). A few dozen subsets correct the terms and give the interval;
 more bring almost nothing.
-
-A planner does not choose at random: it picks what the model considers harmless, and so what it underestimates. So some
-of the subsets are picked as a planner would, after the random ones: near the limit if there is one, since errors of
-20 % say little about plans within 1 %.
 """
 
 import math
-import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
 
-import numpy as np
-
-from taglio.error.combine import Measured, fit_outputs
+from taglio.error.combine import Measured
 from taglio.error.measure import ErrorMeter, ErrorReading
 from taglio.error.terms import design
 from taglio.model.graph import Graph
 from taglio.progress import Progress, reported
-from taglio.quantize.effective import effective
-from taglio.quantize.precision import BFLOAT16, Assignment, Precision, first_fit
-
-
-@dataclass(frozen=True, slots=True)
-class StudyAim:
-    """What the error model is for: plans `near` a limit on the error (None: any), which save `saved_s` seconds by
-    (block, form) (None: as many as their FLOPs say). Subsets are drawn with `seed`."""
-
-    near: float | None = None
-    saved_s: Mapping[tuple[str, str], float] | None = None
-    seed: int = 0
+from taglio.quantize.mixes import draw_mixes
+from taglio.quantize.precision import BFLOAT16, Assignment, Forms, Precision, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +45,7 @@ def measure(
     precisions: Sequence[Precision],
     meter: ErrorMeter,
     budget: StudyBudget,
-    aim: StudyAim,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> Measured:
     """The measurements that the fit needs, within the budget."""
@@ -85,12 +68,12 @@ def measure(
         group = max(1, round((time.perf_counter() - start) * len(names) / budget.alone_s))
         runs = [names[index : index + group] for index in range(1, len(names), group)]
         alone([{name: main[name] for name in run} for run in runs], "each block alone")
-    each_s = (time.perf_counter() - start) / max(1, len(singles))
+    each_s = (time.perf_counter() - start) / len(singles) if singles else meter.evaluation_s
     low = [name for name, form in columns.own if forms[form] == BFLOAT16]
-    if low:
-        groups, group_readings = _in_bfloat16(low, meter, 0.25 * budget.alone_s, progress)
-        singles += groups
-        readings += group_readings
+    # Its errors are small: neighbours share an evaluation.
+    size = max(1, math.ceil(each_s * len(low) / (0.25 * budget.alone_s)))
+    parts = [low[index : index + size] for index in range(0, len(low), size)]
+    alone([dict.fromkeys(part, BFLOAT16) for part in parts], "neighbours in bfloat16")
     other_forms = [{name: forms[form]} for name, form in columns.own if forms[form] not in (BFLOAT16, main.get(name))]
     if each_s * len(other_forms) < 0.3 * budget.seconds:
         alone(other_forms, "each other form alone")
@@ -98,131 +81,18 @@ def measure(
     subsets: list[Assignment] = []
     subset_readings: list[ErrorReading] = []
 
-    def together(wanted: Sequence[Assignment], what: str) -> Measured:
-        for subset in reported(wanted, what, progress):
-            subset_readings.append(meter.read(subset))
-            subsets.append(subset)
-        return Measured(columns, tuple(precisions), singles, readings, [*subsets], [*subset_readings], near=aim.near)
-
-    share = 0.5 if aim.near is None else 0.75  # of subsets picked as a planner would
-    drawn = random_subsets(graph, precisions, count - int(share * count), aim.seed)
-    measured = together(drawn, "random subsets")
-    if drawn:
-        picks = picked_subsets(graph, measured, count - len(drawn), aim)
-        measured = together(picks, "subsets as a planner picks them")
-    return replace(measured, picked=len(subsets) - len(drawn))
-
-
-def _in_bfloat16(
-    names: Sequence[str], meter: ErrorMeter, seconds: float, progress: Progress | None
-) -> tuple[list[dict[str, Precision]], list[ErrorReading]]:
-    """Blocks in bfloat16 with their readings. Its errors are small, and few blocks have most of them: so neighbours are
-    measured together for half of the time, then halves of the group with the largest error for the rest."""
-    start = time.perf_counter()
-    groups, readings = [[*names]], [meter.read(dict.fromkeys(names, BFLOAT16))]
-    each_s = time.perf_counter() - start
-    count = max(1, min(len(names), int(0.5 * seconds / max(each_s, 1e-6))))
-    if count > 1:
-        bounds = [round(index * len(names) / count) for index in range(count + 1)]
-        groups = [[*names[low:high]] for low, high in pairwise(bounds)]
-        singles = [dict.fromkeys(group, BFLOAT16) for group in groups]
-        readings = [meter.read(single) for single in reported(singles, "neighbours in bfloat16", progress)]
-    while time.perf_counter() - start < seconds and any(len(group) > 1 for group in groups):
-        several = [index for index, group in enumerate(groups) if len(group) > 1]
-        worst = max(several, key=lambda index: float(readings[index].l2.max()))
-        group = groups.pop(worst)
-        readings.pop(worst)
-        middle = len(group) // 2
-        for half in (group[:middle], group[middle:]):
-            groups.append(half)
-            readings.append(meter.read(dict.fromkeys(half, BFLOAT16)))
-    return [dict.fromkeys(group, BFLOAT16) for group in groups], readings
-
-
-def picked_subsets(graph: Graph, measured: Measured, count: int, aim: StudyAim) -> list[dict[str, Precision]]:
-    """Unmeasured subsets that a planner would pick by what is `measured` so far.
-
-    Each has a random limit, near `aim.near` if there is one, and random savings per block and form, drawn around
-    `aim.saved_s` or FLOPs. Forms are given to blocks in order of noise per saving, least first, while the predicted
-    error keeps the limit; a block keeps the first that it gets.
-    """
-    rng = random.Random(aim.seed + 2)
-    before = {_key(subset) for subset in measured.subsets}
-    forms = {
-        precision.name: precision
-        for precision in measured.precisions
-        if precision.form == "whole" or precision.uncalibrated
-    }
-    whole = next(form for form in forms.values() if form.form == "whole")
-    columns = measured.columns
-    choices = [(graph.block(block), forms[form]) for block, form in columns.own if form in forms]
-    outputs = list(fit_outputs(measured, unseen=False).terms.values())
-    # A row at a time: all of them would take gigabytes on a network of thousands of blocks.
-    alone = (columns.row({block.name: form}) for block, form in choices if outputs)
-    worst = np.array([max(float(row @ terms.noise) for terms in outputs) for row in alone])
-
-    def predicted(assignment: Assignment) -> float:
-        row = columns.row(assignment)[None]
-        return max(float(terms.predict(row)[0]) for terms in outputs)
-
-    def together(indices: Sequence[int]) -> Assignment:
-        assignment: dict[str, Precision] = {}
-        for index in indices:
-            block, form = choices[index]
-            assignment.setdefault(block.name, form)
-        return effective(graph, assignment, whole)
-
-    largest = predicted({block.name: form for block, form in choices if form is whole}) if len(worst) else 0.0
-    worth = np.array([block.flops + 1.0 for block, _ in choices])
-    if aim.saved_s is not None:
-        # Blocks that save nothing count as saving a little: a neighbour in int8 may make them worth it.
-        least = max(aim.saved_s.values(), default=0.0) * 1e-3 or 1.0
-        worth = np.array([max(aim.saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
-    picked: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
-    for _ in range(4 * count if largest > 0.0 else 0):
-        if len(picked) == count:
-            break
-        low, high = 0.05 * largest, 0.95 * largest
-        if aim.near is not None and aim.near < high:
-            low, high = aim.near / 2.0, min(high, aim.near * 2.0)
-        bound = math.exp(rng.uniform(math.log(low), math.log(high)))
-        saved = [rng.lognormvariate(0.0, 1.0) * saving for saving in worth]
-        order = np.argsort(worst / saved, kind="stable").tolist()
-        fits, breaks = 0, len(order) + 1
-        while breaks - fits > 1:
-            middle = (fits + breaks) // 2
-            fits, breaks = (middle, breaks) if predicted(together(order[:middle])) <= bound else (fits, middle)
-        chosen = together(order[:fits])
-        if chosen and _key(chosen) not in before:
-            picked.setdefault(_key(chosen), dict(chosen))
-    return list(picked.values())
-
-
-def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    return tuple((block, precision.name) for block, precision in assignment.items())
+    for subset in reported(random_subsets(graph, precisions, count, seed), "random subsets", progress):
+        subset_readings.append(meter.read(subset))
+        subsets.append(subset)
+    return Measured(columns, tuple(precisions), singles, readings, subsets, subset_readings)
 
 
 def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, seed: int) -> list[dict[str, Precision]]:
-    """Random assignments of every size: half draw each block independently, half draw runs of neighbours."""
-    rng = random.Random(seed + 1)
-    whole = next(precision for precision in precisions if precision.form == "whole")
-    forms = [precision for precision in precisions if precision.form != "float"]
-    subsets: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
-    for index in range(4 * count):  # empty and repeated ones are dropped: repeats would leak across folds
+    """Distinct random mixes: repeats would leak across folds."""
+    subsets: dict[Forms, dict[str, Precision]] = {}
+    for mix in islice(draw_mixes(graph, precisions, seed + 1), 4 * count):
         if len(subsets) == count:
             break
-        density = rng.uniform(0.03, 1.0)
-        stay = 0.0 if index % 2 == 0 else 0.8
-        assignment: dict[str, Precision] = {}
-        current: Precision | None = None
-        for block in graph.choices():
-            if block.movement:
-                continue
-            if rng.random() >= stay:
-                current = rng.choice(forms) if rng.random() < density else None
-            if current is not None and (form := first_fit(block, (current, *forms))):
-                assignment[block.name] = form
-        drawn = effective(graph, assignment, whole)
-        if drawn:
-            subsets.setdefault(_key(drawn), drawn)
+        if mix:
+            subsets.setdefault(key_of(mix), mix)
     return list(subsets.values())

@@ -13,7 +13,7 @@ from taglio.error.information import Watch
 from taglio.error.judge import Judge, fewest_samples, judge_of
 from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, Bound, Metric
 from taglio.error.parts import OutputParts, whole
-from taglio.error.upper_end import mean_end, standard_error
+from taglio.error.upper_end import mean_end
 
 Outputs = Sequence[np.ndarray]
 
@@ -149,16 +149,6 @@ class Tally:
             else:
                 errors[index] = sqrt(difference / reference) if reference > 0.0 else inf
         return errors
-
-    def spread(self) -> float:
-        """The `standard_error` of the worst part, which is 0 if no part changed or one became NaN or infinite."""
-        l2 = self.l2()
-        worst = int(np.argmax(l2))
-        if not 0.0 < l2[worst] < inf:
-            return 0.0
-        changes, references, _ = np.array(self._rows)[:, :, worst].T
-        of_root = standard_error(changes, references)
-        return 2.0 * of_root if self._exact[worst] else of_root  # a share of values is the ratio itself
 
     def losses(self) -> np.ndarray:
         """Loss per part, of all samples together or of the worst; the same for each if the metric scores all outputs.
@@ -327,10 +317,6 @@ class Reference:
     samples: Sequence[Mapping[str, np.ndarray]]
     answers: Sequence[Outputs]
     parts: OutputParts
-
-    def first(self, count: int) -> "Reference":
-        """At most `count` of the inputs."""
-        return Reference(self.samples[:count], self.answers[:count], self.parts)
 
     def loss(self, metric: Metric, run: Callable[[Mapping[str, np.ndarray]], Outputs]) -> float:
         """The largest loss over parts of what `run` answers to the inputs; `RUINED` if not finite."""

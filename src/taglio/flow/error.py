@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from math import log
 from pathlib import Path
 
 from taglio import artifact
@@ -13,8 +12,6 @@ from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
 from taglio.error.compared import as_array
 from taglio.error.doubts import (
-    coarse_metric,
-    constant_inputs,
     constant_outputs,
     exchanged_rows,
     few_inputs,
@@ -28,7 +25,7 @@ from taglio.error.doubts import (
 from taglio.error.judge import TaskJudge, fewest_samples
 from taglio.error.measure import ErrorMeter, anchored, refuse_missing
 from taglio.error.model import ErrorModel
-from taglio.error.study import StudyAim, StudyBudget, measure
+from taglio.error.study import StudyBudget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs
 from taglio.errors import BadData, plural
@@ -40,7 +37,7 @@ from taglio.notes import Note
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
-from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
+from taglio.quantize.precision import BFLOAT16, precisions
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.session import package
@@ -64,15 +61,13 @@ def error_model(
     work: Work,
     profile: Profile,
     *,
-    near: float | None = None,
     effort: float = 1.0,
     reuse: ErrorModel | None = None,
     progress: Progress | None = None,
 ) -> ErrorModel:
     """Measure how blocks in int8 change the output of `work`, and fit a model of any subset of them.
 
-    The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
-    `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
+    The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`.
     `effort` scales the time given to measuring. `reuse` is returned instead if it is from an equal study, on enough
     inputs.
 
@@ -84,7 +79,7 @@ def error_model(
     refuse_constant_outputs(work)
     scheme = profile.scheme
     work = work.telling(progress).at(effort).settled(scheme)
-    study = _study(work, profile, near)
+    study = _study(work, profile)
     switchable = work.switchable(scheme)
     budget = StudyBudget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     count = affordable_inputs(work, switchable, budget)
@@ -93,10 +88,7 @@ def error_model(
     if reuse is not None and usable and (reuse.model_sha256, reuse.study) == (work.model.sha256, study):
         return reuse
     meter = work.meter(switchable, count)
-    times = profile.block_times()
-    saved_s = {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
-    aim = StudyAim(near if meter.metric.smooth and near else None, saved_s, work.setup.seed)
-    measured = measure(work.graph, precisions(scheme), meter, budget, aim, work.progress)
+    measured = measure(work.graph, precisions(scheme), meter, budget, work.setup.seed, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
     machine = profile.conditions.machine
@@ -107,9 +99,8 @@ def error_model(
     return replace(result, notes=notes, parts=everything.parts(), study=study)
 
 
-def _study(work: Work, profile: Profile, near: float | None) -> str:
-    """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions. Limits
-    within about a factor of two are studied alike."""
+def _study(work: Work, profile: Profile) -> str:
+    """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions."""
     setup, data, machine = work.setup, work.data, profile.conditions.machine
     facts = (
         data.calibration.sha256,
@@ -118,7 +109,6 @@ def _study(work: Work, profile: Profile, near: float | None) -> str:
         work.metric,
         (setup.shapes, setup.seed, setup.optimization, setup.requantize, setup.instead, setup.state),
         (package(setup.runtime), work.effort),
-        round(log(near, 4.0)) if near and work.metric.smooth else 0,
         [block.name for block in work.graph.candidates()],
         (machine.processor, machine.instructions),
         artifact.tools(),
@@ -188,11 +178,9 @@ def doubts(work: Work, measure: Measure, references: Sequence[Outputs]) -> tuple
     notes = [
         *work.notes,
         values_fed(used, chain(*both), {spec.name: pixel_scaling(graph, spec.name) for spec in used}),
-        *few_inputs(*work.digests, batch),
-        *constant_inputs({name: sample[name] for name in sample if name in read} for sample in chain(*both)),
+        *few_inputs(measure.metric, *work.digests, batch),
         sizes_measured(work.inputs, work.data.held_out.samples),
         no_numbers(references, outputs),
-        coarse_metric(measure.metric, batch * len(work.data.held_out.samples)),
         measure.judge.doubt() if isinstance(measure.judge, TaskJudge) else None,
         exchanged_rows(measure.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges().low_high, work.data.held_out.samples),

@@ -1,7 +1,6 @@
 """The notes of an optimisation: on its plan, and on the model, the data and the search. Decides nothing."""
 
 from taglio.deploy.processor_needs import unsafe_processors
-from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
 from taglio.lab.work import Work
 from taglio.model.quantized import already_quantized
@@ -27,7 +26,6 @@ def of_plan(work: Work, decision: Decision) -> tuple[Note, ...]:
     return (
         *of_answers(answered, all_int8, limits, work.data.held_out.labels),
         *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
-        *_of_inputs(work, decision),
         *_of_rows(work, decision.plan),
         *unsafe_processors(decision.plan.assignment().values(), instructions),
     )
@@ -67,13 +65,6 @@ def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
     why = f"a run takes {work.setup.run_s:.2g} s" if work.within(0.0).sessions > _FEW else large
     line = f"{why}: {' and '.join(left)} were not compared"
     return (Note(Kind.NOT_COMPARED, f"{line}; a higher effort compares them"),) if left else ()
-
-
-def _of_inputs(work: Work, decision: Decision) -> tuple[Note, ...]:
-    """What the held-out inputs do not show."""
-    int8_blocks, error = len(decision.plan.assignment()), decision.answers.error
-    exact = nothing_changed(decision.plan.limits.metric, error, int8_blocks, len(set(work.digests[1])))
-    return () if exact is None else (exact,)
 
 
 def _of_rows(work: Work, plan: Plan) -> tuple[Note, ...]:

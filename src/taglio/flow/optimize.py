@@ -9,7 +9,6 @@ from taglio.arguments import positive
 from taglio.confirm.race import Patience
 from taglio.cores import limited_to
 from taglio.error.model import ErrorModel
-from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
 from taglio.flow import notes
 from taglio.flow.clock import LEAST, Clock
@@ -162,18 +161,18 @@ class _Search:
         self._screened, self._profile = screened, screened.profile
         if screened.profile is not None and not is_forced:  # from here on there is something to deliver
             self.watched.end_s = clock.search_ends_s()
-        settled, chosen, bases = screened.work, screened.scheme, screened.places.floats.errors
+        settled, chosen = screened.work, screened.scheme
         if not screened.planned:
             return self._float_stays(limits, screened.why)
         measured = profiles(settled.at(clock.effort("profile")), screened.planned, chosen, screened.mixes)
         clock.lap("profile")
-        best, self._profile = next(iter(measured.items()))
+        self._profile = next(iter(measured.values()))
         if not is_forced:
             self.watched.end_s = clock.search_ends_s()
             if why := _no_gain(settled, screened, measured, limits):
                 return self._float_stays(limits, why)
-        inner, there = left_for_int8(limits.max_error, bases.get(best, 0.0)), settled.in_place(studied(measured))
-        error = error_model(there, self._profile, near=inner, effort=clock.effort("error"), reuse=reuse)
+        there = settled.in_place(studied(measured))
+        error = error_model(there, self._profile, effort=clock.effort("error"), reuse=reuse)
         clock.lap("error")
         settled = settled.at(clock.effort("plan"))
         decision = decide(settled, measured, error, limits, floats=screened.places.floats)

@@ -55,7 +55,7 @@ class Candidate:
     def workload(self, cluster: Cluster) -> Workload:
         """The planner's view of the model. Raises BadArtifact for a device without a profile."""
         graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
-        profiles = {device: in_components(profile, graph) for device, profile in self.device_profiles(cluster).items()}
+        profiles = {device: in_components(profile) for device, profile in self.device_profiles(cluster).items()}
         work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s)
         return with_error(work, limits.max_error)
 

@@ -119,9 +119,7 @@ def load(folder: str | os.PathLike[str]) -> Result:
         graph = artifact.load(path / f"{GRAPH}.json", GRAPH, Graph, model_sha256=sha256)
         profile = artifact.load(path / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
         error = workspace.load_if_present(path, ERROR, ErrorModel, sha256)
-        for kind, value in ((PROFILE, profile), (ERROR, error), (PLAN, plan)):
-            if value is not None:
-                workspace.fits(path / f"{kind}.json", value, graph, kind)
+        workspace.fits(path / f"{PROFILE}.json", profile, graph)
         table = workspace.load_if_present(path, OUTCOME, Outcome, sha256)
         setup = artifact.load(path / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
         built = replace(read(path / COMPONENTS, sha256), samples=read_samples(path / DEPLOY))

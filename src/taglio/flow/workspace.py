@@ -116,7 +116,7 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     path = folder / f"{PROFILE}.json"
     measured = artifact.load(path, PROFILE, Profile, model_sha256=work.model.sha256)
     work = work.settled(measured.scheme)
-    fits(path, measured, work.graph, "profile")
+    fits(path, measured, work.graph)
     return work, measured
 
 
@@ -142,7 +142,6 @@ def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
     ):
         if has != wanted:
             raise BadArtifact(f"{path}: has {what} {has}, but the {where} has {wanted}: run taglio error again")
-    fits(path, model, work.graph, "error")
     return model
 
 
@@ -154,15 +153,15 @@ def read_plan(folder: Path, work: Work, measured: Profile) -> Plan:
         raise BadArtifact(
             f"{path}: has scheme {known.scheme}, but the profile has {measured.scheme}: run taglio plan again"
         )
-    fits(path, known, work.graph, "plan")
     return known
 
 
-def fits(path: Path, value: Profile | ErrorModel | Plan, graph: Graph, stage: str) -> None:
-    """Raise BadArtifact if an artifact's blocks are not the model's."""
-    wrong = value.misfit(graph)
-    if wrong:
-        raise BadArtifact(f"{path}: does not fit the model ({wrong}): run taglio {stage} again")
+def fits(path: Path, profile: Profile, graph: Graph) -> None:
+    """Raise BadArtifact if a profile has other blocks or flows than the model, as one of another version may have."""
+    timed = {block_time.block for block_time in profile.blocks} | {glue.flow for glue in profile.glue}
+    known = {block.name for block in graph.blocks} | {flow.name for flow in graph.flows}
+    if timed != known:
+        raise BadArtifact(f"{path}: does not fit the model ({min(timed ^ known)}): run taglio profile again")
 
 
 def built_from(folder: Path, built: Built, plan: Plan) -> None:

@@ -304,11 +304,11 @@ class Work:
         reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme))
         return self.but(graph=self.graph.without_int8(reasons))
 
-    def unusable(self, scheme: Scheme, *, thorough: bool = True) -> dict[str, str]:
+    def unusable(self, scheme: Scheme) -> dict[str, str]:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
         feed, builder = self.data.calibration.samples[0], self.builder(scheme)
         make_room(self.memory_bytes)
-        return unusable(self.graph, builder, scheme, feed, self.setup.options(), thorough=thorough)
+        return unusable(self.graph, builder, scheme, feed, self.setup.options())
 
     def ranges(self) -> Ranges:
         """The ranges of activations over the calibration inputs."""

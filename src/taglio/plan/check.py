@@ -132,22 +132,14 @@ class FormChecks:
         sum_s += sum(time.seconds for time in profile.blocks if self.form[time.block] == time.precision)
         glue, quantized = profile.glue_map(), set[str]()
         for name, flow in glue.items():
-            computed_by = self.computed_by(name)
-            if self.writes_int8(computed_by):
-                sum_s += flow.int8_s
-            elif computed_by is not None and self.reads_int8(computed_by) and flow.anchor_float_s is not None:
-                sum_s += flow.anchor_float_s
-            else:
-                sum_s += flow.float_s
+            sum_s += flow.int8_s if self.writes_int8(self.computed_by(name)) else flow.float_s
         for tensor, reader in self.computed_from():
-            flow, computed_by = glue[self.origin(tensor)], self.computed_by(tensor)
-            if self.writes_int8(computed_by):
+            flow = glue[self.origin(tensor)]
+            if self.writes_int8(self.computed_by(tensor)):
                 sum_s += 0.0 if self.reads_int8(reader) else flow.dequantize_s
             elif self.reads_int8(reader) and tensor not in quantized:
                 quantized.add(tensor)
-                behind_anchor = computed_by is not None and self.reads_int8(computed_by)
-                anchor_s = flow.anchor_quantize_s if behind_anchor else None
-                sum_s += flow.quantize_s if anchor_s is None else anchor_s
+                sum_s += flow.quantize_s
         converted = {
             tensor
             for tensor, reader in self.computed_from()

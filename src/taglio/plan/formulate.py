@@ -7,8 +7,7 @@ linear, but for products over a flow and one of its readers:
     both = [written int8] · [read int8]        to int8 = [read int8] − both        to float = [written int8] − both
 
 Each product is a fraction between the rows that make it exact where the binaries are (McCormick). A tensor is quantised
-once for all its int8 readers: the largest of their "to int8". A flow that a float block writes and one that an
-int8-anchor block writes may cost different seconds to quantise; then each has its own products.
+once for all its int8 readers: the largest of their "to int8".
 
 Rows: one form per block, pins, one limit of noise per output part, and rules 2 and 3 of `quantize/effective.py`: a
 weightless block that reads only int8 and is read only as int8 is not float, and the blocks around a sum have one
@@ -25,7 +24,7 @@ from taglio.model.graph import Block, Flow, Graph
 from taglio.plan.program import ONE, ZERO, Linear, Program, total, weighted
 from taglio.plan.result import Limits
 from taglio.plan.tables import Tables
-from taglio.profile.result import Glue, anchor_costs
+from taglio.profile.result import Glue
 from taglio.quantize.effective import fuses_when_surrounded, is_sum, only_readers
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Precision
 
@@ -139,7 +138,6 @@ class _FlowTypes:
         self.readers = tuple(dict.fromkeys(reader for _, reader in flow.readers))
         self.reads = {reader: reads[reader] for reader in self.readers}
         self.int8 = writes[flow.producer] if flow.producer else ZERO
-        self.anchor = reads[flow.producer] - self.int8 if flow.producer else ZERO
         self.both = {reader: program.product(self.int8, self.reads[reader]) for reader in self.readers}
 
     def to_int8(self, reader: str) -> Linear:
@@ -148,31 +146,16 @@ class _FlowTypes:
 
     def seconds(self, glue: Glue) -> Linear:
         """The seconds of the flow."""
-        anchor_s, anchor_quantize_s = anchor_costs(glue)
-        plain = ONE - self.int8 - self.anchor
-        parts = [(glue.float_s, plain), (anchor_s, self.anchor), (glue.int8_s, self.int8)]
+        parts = [(glue.float_s, ONE - self.int8), (glue.int8_s, self.int8)]
         parts += [(glue.dequantize_s, self.int8 - self.both[reader]) for _, reader in self.flow.readers]
-        if self.anchor.is_zero or anchor_quantize_s == glue.quantize_s:
-            not_int8 = {reader: self.to_int8(reader) for reader in self.readers}
-            parts += self._quantizing(glue.quantize_s, ONE - self.int8, not_int8)
-        else:
-            by_anchor = {reader: self.program.product(self.anchor, self.reads[reader]) for reader in self.readers}
-            by_float = {reader: self.to_int8(reader) - by_anchor[reader] for reader in self.readers}
-            for reader in self.readers:
-                self.program.at_most(ZERO, by_float[reader])
-                self.program.at_most(by_float[reader], plain)
-            parts += self._quantizing(glue.quantize_s, plain, by_float)
-            parts += self._quantizing(anchor_quantize_s, self.anchor, by_anchor)
-        return weighted(parts)
+        return weighted([*parts, *self._quantizing(glue.quantize_s)])
 
-    def _quantizing(
-        self, seconds: float, written: Linear, to_int8: Mapping[str, Linear]
-    ) -> Iterable[tuple[float, Linear]]:
-        """The cost of quantising each tensor once if it is `written` so and any reader wants int8."""
+    def _quantizing(self, seconds: float) -> Iterable[tuple[float, Linear]]:
+        """The cost of quantising each tensor once if it is written in float and any reader wants int8."""
         if seconds == 0.0:
             return
         for tensor in dict.fromkeys(tensor for tensor, _ in self.flow.readers):
-            wanted = [to_int8[reader] for name, reader in self.flow.readers if name == tensor]
+            wanted = [self.to_int8(reader) for name, reader in self.flow.readers if name == tensor]
             wanted = [reading for reading in wanted if not reading.is_zero]
             if len(wanted) <= 1:
                 yield seconds, total(wanted)
@@ -182,7 +165,7 @@ class _FlowTypes:
                 for reading in wanted:
                     self.program.at_most(reading, quantized)
             else:
-                self.program.at_most(quantized, written)
+                self.program.at_most(quantized, ONE - self.int8)
                 self.program.at_most(quantized, total(wanted))
             yield seconds, quantized
 

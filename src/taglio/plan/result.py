@@ -5,10 +5,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from taglio.artifact import require
+from taglio.conformal import COVERAGE
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.model.graph import Graph
-from taglio.profile.fit import COVERAGE
 from taglio.quantize.precision import FLOAT32, Precision, form_of
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -71,10 +70,6 @@ class Interval:
     def times(self, factor: float) -> "Interval":
         """The same with the number and its interval multiplied by `factor`."""
         return Interval(factor * self.low, factor * self.value, factor * self.high, self.coverage)
-
-    def check(self) -> None:
-        """Raise ValueError unless low ≤ value ≤ high."""
-        require(self.low <= self.value <= self.high, "an interval must have low ≤ value ≤ high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,36 +172,6 @@ class Plan:
     shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     binding: tuple[str, ...] = ()
     runtime: str = NAME
-
-    def check(self) -> None:
-        """Raise ValueError for a plan without placements, with undefined names or with values out of range."""
-        names = [precision.name for precision in self.precisions]
-        require(len(set(names)) == len(names), "precisions must be distinct")
-        require(FLOAT32 in self.precisions, "float32 is missing from precisions")
-        require(len(self.placements) > 0, "no placements")
-        blocks = [placement.block for placement in self.placements]
-        require(len(set(blocks)) == len(blocks), "a block is placed twice")
-        for placement in self.placements:
-            block, precision = placement.block, placement.precision
-            require(precision in names, f"block {block} has the unknown precision {precision}")
-            require(placement.device != "" and placement.level >= 0, f"block {block} has no device or a negative level")
-        require(self.predicted_latency_s.low >= 0.0 and self.gap >= 0.0, "a latency or gap must not be negative")
-        require(self.limits.max_error is None or self.limits.max_error >= 0.0, "max_error must not be negative")
-        require(self.measured_error is None or self.measured_error >= 0.0, "an error must not be negative")
-
-    def misfit(self, graph: Graph) -> str:
-        """Why the plan does not fit the blocks of `graph`; "" if it fits."""
-        blocks = {block.name: block for block in graph.blocks}
-        placed = {placement.block: placement.precision for placement in self.placements}
-        by_name = {precision.name: precision for precision in self.precisions}
-        for fault, names in (
-            ("no placement of block", set(blocks) - set(placed)),
-            ("unknown block", set(placed) - set(blocks)),
-        ):
-            if names:
-                return f"{fault} {min(names)}"
-        unfit = [name for name, precision in placed.items() if not by_name[precision].fits(blocks[name])]
-        return f"block {min(unfit)} cannot be {placed[min(unfit)]}" if unfit else ""
 
     def assignment(self) -> dict[str, Precision]:
         """Precision by block, without the blocks in float32."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 
+from taglio.conformal import COVERAGE
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits, Plan, Status, placements
@@ -68,4 +69,4 @@ class Tables:
 
 def error_interval(model: ErrorModel, error: float) -> Interval:
     """A predicted `error` with the upper end that `model` gives it."""
-    return Interval(0.0, error, model.upper(error), model.confidence)
+    return Interval(0.0, error, model.upper(error), COVERAGE)

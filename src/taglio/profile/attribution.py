@@ -6,7 +6,7 @@ DequantizeLinear, Reorder*, the Transpose of a channels-last kernel) belongs to 
 pairs are moved past it, so its time depends on the forms of producer and readers, as theirs does.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
@@ -24,14 +24,11 @@ _MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept"
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Seconds and numbers of kernels by block and by tensor. `orphans` are kernels that could be joined to neither."""
+    """Seconds of kernels by block and by tensor; `orphans_s` are those of kernels that could be joined to neither."""
 
     blocks_s: dict[str, float]
     tensors_s: dict[str, float]
-    block_kernels: dict[str, int]
-    tensor_kernels: dict[str, int]
     orphans_s: float
-    orphans: tuple[str, ...]
 
 
 class Attributor:
@@ -57,9 +54,7 @@ class Attributor:
             for name in node.input:
                 consumers.setdefault(name, []).append(node)
         blocks, tensors = defaultdict[str, float](float), defaultdict[str, float](float)
-        block_kernels, tensor_kernels = Counter[str](), Counter[str]()
-        orphans: list[str] = []
-        lost = 0.0
+        orphans_s = 0.0
         for node in optimized.graph.node:
             seconds = kernels.get(node.name)
             if seconds is None:
@@ -67,24 +62,19 @@ class Attributor:
             block = None if self._is_glue(node) else self._block_of(node)
             if block is not None and block not in self._moves:
                 blocks[block] += seconds
-                block_kernels[block] += 1
                 continue
             tensor = self._moves[block] if block is not None else self._tensor_of(node, produced, consumers)
             if tensor is None:
-                orphans.append(f"{node.op_type} {node.name}")
-                lost += seconds
+                orphans_s += seconds
                 continue
             if tensor not in self._between:  # inside a block, or behind a Relu that quantising absorbed
                 inside = self._producer_block[tensor]
                 if self._feeds(node, inside, consumers):
                     blocks[inside] += seconds
-                    block_kernels[inside] += 1
                     continue
                 tensor = self._last_output(inside)
             tensors[tensor] += seconds
-            tensor_kernels[tensor] += 1
-        counts = dict(block_kernels), dict(tensor_kernels)
-        return Attribution(dict(blocks), dict(tensors), *counts, lost, tuple(orphans))
+        return Attribution(dict(blocks), dict(tensors), orphans_s)
 
     def base(self, name: str) -> str | None:
         """The float model's tensor that a name of the optimised graph stands for, or None."""

@@ -4,7 +4,6 @@ Each mix is a whole quantised model, so fusion, layouts and caches are as in dep
 blocks. Running each block alone would miss all three.
 """
 
-import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,20 +11,20 @@ from math import exp, isfinite
 
 import numpy as np
 
+from taglio.conformal import conformal_quantile
 from taglio.data.dataset import shapes_of
 from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
-from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import MIXES, Effort
-from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
+from taglio.profile.fit import MeasuredRun, fit, left_out, with_forms
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.stopwatch import Stopwatch, Timed
-from taglio.profile.wall_time import WallTime
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit, form_of, precisions
+from taglio.quantize.mixes import random_mixes
+from taglio.quantize.precision import Assignment, Precision, form_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -37,8 +36,6 @@ _DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
 # Value of covering a state once more, by how often it is covered already; the last also for more.
 _WORTH = (1.0, 0.4, 0.1, 0.0)
-# In a random mix, the precision of blocks that are not quantised, and those that some of them have too.
-_BESIDE_INT8 = ((BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16,), (BFLOAT16, FLOAT32))
 
 # Assignments that were timed, by name.
 TimedRuns = Mapping[str, tuple[Assignment, Timed]]
@@ -74,15 +71,15 @@ def profile(
         raise MeasurementFailed(reasons[0])
     runs = {name: (assignments[name], timing) for name, timing in timings.timed.items()}
     conditions = _conditions(builder.model, stopwatch, runs)
-    return _calibrated(builder.model, graph, scheme, conditions, _runs(builder.model, graph, runs, mixes.keys()))
+    measured = _runs(builder.model, graph, runs, mixes.keys())
+    return _profile(builder.model.sha256, graph, scheme, conditions, measured)
 
 
 def of_pure_forms(model: Model, graph: Graph, scheme: Scheme, stopwatch: Stopwatch, runs: TimedRuns) -> Profile:
     """A profile of whole models in one form each, one of them float as FLOAT_RUN. Without mixes, the error of
     predictions of other models is unknown."""
     measured = _runs(model, graph, runs, ())
-    tables = fit([run for run, _ in measured], graph)
-    return _profile(model.sha256, scheme, _conditions(model, stopwatch, runs), measured, tables, {})
+    return _profile(model.sha256, graph, scheme, _conditions(model, stopwatch, runs), measured)
 
 
 def refine_near(
@@ -90,7 +87,7 @@ def refine_near(
 ) -> Profile:
     """`prior` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
-    `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of an earlier
+    `near` is timed as two runs, so that a leave-one-out fit in fit.py still has the other; runs of an earlier
     `near` stay.
     """
     number = 1 + sum(run.name.startswith("near too") for run in prior.runs)
@@ -119,12 +116,11 @@ def refine(
     new = {name: (assignment, timing.times(new_factor)) for name, (assignment, timing) in runs.items()}
     del new[FLOAT_RUN]
     kept_runs = [run for run in prior.runs if run.name not in new]  # a plan found again was timed again
-    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept_runs]
-    pairs += _runs(model, graph, new, new.keys())
-    weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
+    measured = [_run(prior, run, prior_factor) for run in kept_runs] + _runs(model, graph, new, new.keys())
+    measured = [replace(run, weight=_closeness(graph, run.assignment, near)) for run in measured]
     busiest = max(timing.others for _, timing in runs.values())  # plans are predicted by these runs above all
     conditions = replace(prior.conditions, others=max(prior.conditions.others, busiest))
-    return _calibrated(model, graph, prior.scheme, conditions, weighted)
+    return _profile(model.sha256, graph, prior.scheme, conditions, measured)
 
 
 def _float_run(profile: Profile) -> WholeRun:
@@ -139,20 +135,19 @@ def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
     return max(0.05, exp(-different_share / 0.15))
 
 
-def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[tuple[MeasuredRun, WallTime]]:
+def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[MeasuredRun]:
     """Runs with their kernels attributed, those named in `mixed` marked so."""
     attributor = Attributor(model, graph)
     measured = []
     for name, (assignment, timing) in runs.items():
         attribution = attributor.attribute(timing.optimized, timing.kernels)
-        run = MeasuredRun(name, dict(assignment), timing.wall.median_s, attribution, name in mixed)
-        measured.append((run, timing.wall))
+        measured.append(MeasuredRun(name, dict(assignment), timing.wall, attribution, name in mixed))
     return measured
 
 
 def _run(profile: Profile, run: WholeRun, drift: float) -> MeasuredRun:
     assignment = {block: profile.precision(name) for block, name in run.assignment.items()}
-    return MeasuredRun(run.name, assignment, run.wall.median_s * drift, run.attribution, run.mixed)
+    return MeasuredRun(run.name, assignment, run.wall.times(drift), run.attribution, run.mixed)
 
 
 def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditions:
@@ -169,35 +164,24 @@ def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditio
     )
 
 
-def _calibrated(
-    model: Model, graph: Graph, scheme: Scheme, conditions: Conditions, measured: Sequence[tuple[MeasuredRun, WallTime]]
-) -> Profile:
-    tables, unseen = calibrate([run for run, _ in measured], graph)
-    return _profile(model.sha256, scheme, conditions, measured, tables, unseen)
-
-
 def _profile(
-    model_sha256: str,
-    scheme: Scheme,
-    conditions: Conditions,
-    measured: Sequence[tuple[MeasuredRun, WallTime]],
-    tables: FitTables,
-    unseen: Mapping[str, float],
+    model_sha256: str, graph: Graph, scheme: Scheme, conditions: Conditions, runs: Sequence[MeasuredRun]
 ) -> Profile:
-    """The profile from fitted tables; `unseen` are the seconds of mixed runs as predicted by a fit without them."""
-    runs = [run for run, _ in measured]
-    errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
-    ratio = conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen])
+    """The profile that is fitted to runs."""
+    runs = with_forms(runs, graph)
+    tables, unseen = fit(runs, graph), left_out(runs, graph)
+    errors = [abs(unseen[run.name] / run.wall_s - 1.0) for run in runs if run.name in unseen]
+    ratio = conformal_quantile(errors, weights=[run.weight for run in runs if run.name in unseen])
     whole_runs = tuple(
         WholeRun(
             run.name,
             {block: precision.name for block, precision in run.assignment.items()},
-            wall,
+            run.wall,
             run.attribution,
             run.mixed,
             unseen.get(run.name, run.wall_s),
         )
-        for run, wall in measured
+        for run in runs
     )
     return Profile(
         model_sha256=model_sha256,
@@ -264,29 +248,3 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
         chosen.append(int(np.argmax(gains)))
         seen += covers[chosen[-1]].astype(int)
     return {f"mix{order}": pool[index] for order, index in enumerate(chosen)}
-
-
-def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
-    """Random assignments for fitting: half draw every block independently, half draw runs of neighbours, as plans have;
-    densities from sparse to dense."""
-    rng = random.Random(seed)
-    int8 = next(choice for choice in choices if choice.form == "whole")
-    quantized = [choice for choice in choices if choice not in (FLOAT32, BFLOAT16)]
-    mixes: dict[str, Assignment] = {}
-    for index in range(count):
-        density = (0.5, 0.2, 0.8)[index % 3]
-        stay = 0.0 if index % 2 == 0 else 0.8
-        # A model computes in one precision beside int8, or mixes both.
-        others = _BESIDE_INT8[index % len(_BESIDE_INT8)] if BFLOAT16 in choices else (FLOAT32,)
-        forms = [*quantized, *others[1:]]
-        assignment: dict[str, Precision] = {}
-        current: Precision | None = None
-        for block in graph.choices():
-            if rng.random() >= stay:
-                current = rng.choice(forms)
-                current = current if rng.random() < density else None
-            form = first_fit(block, (current, *forms) if current is not None else others[:1])
-            if form is not None and form != FLOAT32:
-                assignment[block.name] = form
-        mixes[f"mix{index}"] = effective(graph, assignment, int8)
-    return mixes

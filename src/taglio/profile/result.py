@@ -4,36 +4,25 @@ Seconds of one inference:
 
     T = overhead + Σ_blocks time[block, precision] + Σ_flows glue(flow)
 
-    glue = float_s + quantize_s · (tensors of the flow that are read as int8)         if its producer is float
-    glue = anchor_float_s + anchor_quantize_s · (the same)                            if its producer is int8-anchor
+    glue = float_s + quantize_s · (tensors of the flow that are read as int8)         if its producer writes float
     glue = int8_s + dequantize_s · (readers that read float)                          if its producer writes int8
 
     and, if its producer is in float32 or bfloat16, convert_s · (tensors of it that a reader wants in the other one)
 
-A float activation behind an int8 anchor writes its tensor in another layout than a float block does. The effect of a
-type change on the blocks on either side is part of its cost, which may be negative: a float Softmax over channels takes
-a fifth of its time if its reader, in int8, needs the values in another order.
+The effect of a type change on the blocks on either side is part of its cost, which may be negative: a float Softmax
+over channels takes a fifth of its time if its reader, in int8, needs the values in another order.
 """
 
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Annotated, Literal
 
-import msgspec
-
-from taglio.artifact import NonNegative, require
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.busy import doubt
-from taglio.profile.machine import MOST_THREADS, Machine
+from taglio.profile.machine import Machine
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, form_of
 from taglio.quantize.scheme import Scheme
-
-# How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
-Written = Literal["float", "anchor", "int8"]
-# A fit may give negative seconds, but none beyond decades.
-FitSeconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +31,15 @@ class BlockTime:
 
     block: str
     precision: str
-    seconds: FitSeconds
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Glue:
     """Seconds spent on a flow outside blocks, by the forms of its producer and readers (see the module's formula).
 
-    Costs of type changes that no run showed are estimated from other flows by seconds per element. The anchor fields
-    are None if the producer has no such form or no run had it: then those of float are used. `convert_s` is the cost
-    of converting a tensor of the flow between float32 and bfloat16.
+    Costs of type changes that no run showed are estimated from other flows by seconds per element. `convert_s` is the
+    cost of converting a tensor of the flow between float32 and bfloat16.
     """
 
     flow: str
@@ -59,22 +47,17 @@ class Glue:
     int8_s: float
     quantize_s: float
     dequantize_s: float
-    anchor_float_s: float | None = None
-    anchor_quantize_s: float | None = None
     convert_s: float = 0.0
 
     def times(self, still: float, changes: float) -> "Glue":
         """The same with the seconds without type changes multiplied by `still`, and those of type changes by
         `changes`."""
-        anchor_s, anchor_quantize_s = self.anchor_float_s, self.anchor_quantize_s
         return replace(
             self,
             float_s=still * self.float_s,
             int8_s=still * self.int8_s,
             quantize_s=changes * self.quantize_s,
             dequantize_s=changes * self.dequantize_s,
-            anchor_float_s=None if anchor_s is None else still * anchor_s,
-            anchor_quantize_s=None if anchor_quantize_s is None else changes * anchor_quantize_s,
             convert_s=changes * self.convert_s,
         )
 
@@ -91,7 +74,7 @@ class WholeRun:
     wall: WallTime
     attribution: Attribution
     mixed: bool
-    predicted_s: FitSeconds
+    predicted_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +89,10 @@ class Conditions:
     machine: Machine
     runtime: str
     runtime_version: str
-    threads: Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
+    threads: int
     spinning: bool
     optimization: str
-    waking_s: NonNegative = 0.0
+    waking_s: float = 0.0
     shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     others: float = 0.0
 
@@ -132,44 +115,9 @@ class Profile:
     precisions: tuple[Precision, ...]
     blocks: tuple[BlockTime, ...]
     glue: tuple[Glue, ...]
-    overhead_s: FitSeconds
-    interval_ratio: Annotated[float, msgspec.Meta(ge=0.0, lt=1e6)]
+    overhead_s: float
+    interval_ratio: float
     runs: tuple[WholeRun, ...]
-
-    def check(self) -> None:
-        """Raises ValueError for a profile that is empty, inconsistent, or names undefined precisions."""
-        names = [precision.name for precision in self.precisions]
-        require(
-            len(set(names)) == len(names) and FLOAT32 in self.precisions, "precisions must be distinct, with float32"
-        )
-        require(any(precision.form == "whole" for precision in self.precisions), "no precision is int8")
-        require(len(self.blocks) > 0, "no blocks")
-        cells = [(block_time.block, block_time.precision) for block_time in self.blocks]
-        require(len(set(cells)) == len(cells), "a block has a precision twice")
-        used_precisions = {block_time.precision for block_time in self.blocks} | {
-            name for run in self.runs for name in run.assignment.values()
-        }
-        unknown = sorted(used_precisions - set(names))
-        require(not unknown, f"unknown precision {', '.join(unknown[:1])}")
-        require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
-
-    def misfit(self, graph: Graph) -> str:
-        """Which block or flow the profile and `graph` do not share, or "" if the profile fits the graph."""
-        blocks = {block.name for block in graph.blocks}
-        timed = {block_time.block for block_time in self.blocks if block_time.precision == FLOAT32.name}
-        flows, glued = {flow.name for flow in graph.flows}, {flow_glue.flow for flow_glue in self.glue}
-        used_blocks = {block_time.block for block_time in self.blocks} | {
-            name for run in self.runs for name in run.assignment
-        }
-        for what, wrong in (
-            ("no time of block", blocks - timed),
-            ("no glue of flow", flows - glued),
-            ("unknown block", used_blocks - blocks),
-            ("unknown flow", glued - flows),
-        ):
-            if wrong:
-                return f"{what} {min(wrong)}"
-        return ""
 
     def block_times(self) -> dict[tuple[str, str], float]:
         """Seconds by (block, precision name)."""
@@ -192,50 +140,19 @@ class Profile:
         return next(precision for precision in self.precisions if precision.name == name)
 
 
-def in_components(profile: Profile, graph: Graph) -> Profile:
-    """The profile for a model that is divided into components: no component takes less than no time.
-
-    If kernels add up to more than the runs took, all blocks are shortened by the same share instead of a negative
-    overhead. A change of type saves at most a share of the seconds of the blocks on either side: a block's seconds are
-    divided equally among its tensors. Otherwise the savings may be counted in one component, and the blocks whose
-    fusion causes them in others. Components have no blocks in bfloat16.
+def in_components(profile: Profile) -> Profile:
+    """The profile for a model that is divided into components: no change of type saves time, since the savings may be
+    counted in one component, and the blocks whose fusion causes them in others. Components have no blocks in bfloat16.
     """
-    profile = replace(
+    return replace(
         profile,
         precisions=tuple(form for form in profile.precisions if form != BFLOAT16),
         blocks=tuple(block_time for block_time in profile.blocks if block_time.precision != BFLOAT16.name),
+        glue=tuple(
+            replace(glue, quantize_s=max(0.0, glue.quantize_s), dequantize_s=max(0.0, glue.dequantize_s))
+            for glue in profile.glue
+        ),
     )
-    profile = replace(profile, glue=_bounded(profile, graph))
-    if profile.overhead_s >= 0.0:
-        return profile
-    float_s = sum(block_time.seconds for block_time in profile.blocks if block_time.precision == FLOAT32.name)
-    share = max(0.0, 1.0 + profile.overhead_s / float_s) if float_s > 0.0 else 1.0
-    blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in profile.blocks)
-    return replace(profile, blocks=blocks, overhead_s=0.0)
-
-
-def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
-    """The glue whose type changes save no more than the blocks beside them take."""
-    share_s_of: dict[str, float] = {"": 0.0}
-    for block_time in profile.blocks:
-        block = graph.block(block_time.block)
-        share = block_time.seconds / max(1, len(block.inputs) + len(block.outputs))
-        share_s_of[block_time.block] = min(share, share_s_of.get(block_time.block, share))
-    bounded, glue = [], profile.glue_map()
-    for flow in graph.flows:
-        flow_glue, before_s = glue[flow.name], 0.0 if flow.producer is None else share_s_of[flow.producer]
-        behind_s = min((share_s_of[reader] for _, reader in flow.readers), default=0.0)
-        most_s = min([before_s, *(share_s_of[reader] for _, reader in flow.readers if reader)])
-        anchor_s = flow_glue.anchor_quantize_s
-        bounded.append(
-            replace(
-                flow_glue,
-                quantize_s=max(flow_glue.quantize_s, -most_s),
-                dequantize_s=max(flow_glue.dequantize_s, -behind_s),
-                anchor_quantize_s=None if anchor_s is None else max(anchor_s, -most_s),
-            )
-        )
-    return tuple(bounded)
 
 
 def scaled(profile: Profile, factor: float) -> Profile:
@@ -275,28 +192,13 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
 
 def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
     """Seconds of glue on one flow under `assignment`."""
-    base_s, change_s = written_costs(glue, written(flow, assignment))
+    base_s, change_s = written_costs(glue, is_int8=writes(assignment, flow.producer))
     return base_s + change_s * changes(flow, assignment) + glue.convert_s * conversions(flow, assignment)
 
 
-def written(flow: Flow, assignment: Assignment) -> Written:
-    """How a flow is written under `assignment`."""
-    if writes(assignment, flow.producer):
-        return "int8"
-    return "anchor" if flow.producer is not None and reads(assignment, flow.producer) else "float"
-
-
-def written_costs(glue: Glue, by: Written) -> tuple[float, float]:
+def written_costs(glue: Glue, *, is_int8: bool) -> tuple[float, float]:
     """Seconds of glue without type changes, and of each type change, on a flow that is written so."""
-    if by == "anchor":
-        return anchor_costs(glue)
-    return (glue.int8_s, glue.dequantize_s) if by == "int8" else (glue.float_s, glue.quantize_s)
-
-
-def anchor_costs(glue: Glue) -> tuple[float, float]:
-    """Base and quantising seconds of a flow whose producer is in the form int8-anchor."""
-    base = glue.float_s if glue.anchor_float_s is None else glue.anchor_float_s
-    return base, glue.quantize_s if glue.anchor_quantize_s is None else glue.anchor_quantize_s
+    return (glue.int8_s, glue.dequantize_s) if is_int8 else (glue.float_s, glue.quantize_s)
 
 
 def changes(flow: Flow, assignment: Assignment) -> int:

@@ -7,17 +7,11 @@ speed is what counts: if samples scatter, it is the median of the means of stret
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated
 
-import msgspec
 import numpy as np
-
-from taglio.artifact import Count, NonNegative
 
 # A stretch is twice the default period of Linux's quotas, 0.1 s.
 STRETCH_S = 0.2
-# More than zero, and less than a year.
-RunSeconds = Annotated[float, msgspec.Meta(gt=1e-12, lt=365 * 24 * 3600.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +20,12 @@ class WallTime:
     are means of stretches if runs scatter. `steady_s` is the sustained time: the median, or, if samples scatter and
     fill a stretch, the median of the means of stretches."""
 
-    median_s: RunSeconds
-    deviation_s: NonNegative
-    p95_s: RunSeconds
-    mean_s: RunSeconds
-    runs: Count
-    steady_s: RunSeconds
+    median_s: float
+    deviation_s: float
+    p95_s: float
+    mean_s: float
+    runs: int
+    steady_s: float
 
     def times(self, factor: float) -> "WallTime":
         """The same with all times multiplied by `factor`, for another speed of the machine."""

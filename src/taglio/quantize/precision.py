@@ -1,7 +1,7 @@
 """The forms that a block may have, and the assignment of one to each block. Builds no graph."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from taglio.model.graph import Block
@@ -83,17 +83,15 @@ BFLOAT16 = Precision("bfloat16", None, "bfloat16")
 UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
     "w8": Precision("int8-weights", None, "weights8"),
     "dyn": Precision("int8-dynamic", None, "dynamic"),
-    "dyn7": Precision("int8-dynamic", None, "dynamic", reduced_range=True),
     "w4": Precision("int4-weights", None, "weights4"),
     "bf16": BFLOAT16,
 }
 
 
-def uncalibrated_forms(saturates: bool) -> dict[Uncalibrated, Precision]:
-    """The forms without calibration, by their names in a scheme. `saturates` says whether sums of u8×s8 products
-    saturate on the processor. It matters only to int8-dynamic: the kernels of the others do not add in 16 bits."""
-    other = "dyn" if saturates else "dyn7"
-    return {name: form for name, form in UNCALIBRATED.items() if name != other}
+def uncalibrated_forms(reduced_range: bool) -> dict[Uncalibrated, Precision]:
+    """The forms without calibration, by their names in a scheme. `reduced_range` gives the weights of int8-dynamic 7
+    bits: the kernels of the others do not add in 16 bits."""
+    return {**UNCALIBRATED, "dyn": replace(UNCALIBRATED["dyn"], reduced_range=reduced_range)}
 
 
 # Block name -> precision; a block that is not named computes in float32.
@@ -120,7 +118,8 @@ def first_fit(block: Block, forms: Iterable[Precision]) -> Precision | None:
 def precisions(scheme: Scheme, place: str = "") -> tuple[Precision, ...]:
     """The precisions that a plan under `scheme` chooses from, in `place` if it is given: not all have kernels there."""
     static = (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))
-    forms = static + tuple(UNCALIBRATED[form] for form in scheme.uncalibrated)
+    others = uncalibrated_forms(scheme.reduced_range)
+    forms = static + tuple(others[form] for form in scheme.uncalibrated)
     return tuple(form for form in forms if has_kernels(place, form)) if place else forms
 
 

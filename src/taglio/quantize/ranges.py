@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from taglio.artifact import require
 from taglio.data.dataset import Dataset
 from taglio.model.derived import with_operators, with_outputs
 from taglio.model.load import Model
@@ -32,10 +31,6 @@ class Ranges:
     data_sha256: str
     low_high: dict[str, tuple[float, float]]
     without: dict[str, str] = field(default_factory=dict)
-
-    def check(self) -> None:
-        """Raises ValueError for a range whose low end exceeds its high end."""
-        require(all(low <= high for low, high in self.low_high.values()), "a range ends before it begins")
 
 
 def calibrate(model: Model, dataset: Dataset, progress: Progress | None = None) -> Ranges:

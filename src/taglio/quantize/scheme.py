@@ -6,9 +6,9 @@ from typing import Literal
 
 from taglio.errors import BadOption
 
-Uncalibrated = Literal["w8", "dyn", "dyn7", "w4", "bf16"]
+Uncalibrated = Literal["w8", "dyn", "w4", "bf16"]
 
-UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "dyn7", "w4", "bf16")
+UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "w4", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,21 +17,16 @@ class Scheme:
     s8 symmetric about 0, with a scale per output channel. Ranges of activations are those of the values that occur in
     calibration.
 
-    `reduced_range` gives weights 7 bits, for processors without VNNI: their 16-bit sums of u8×s8 products saturate, and
-    so do those of s8×s8, which ONNX Runtime computes as u8×s8.
+    `reduced_range` gives weights 7 bits, also those of int8-dynamic, for processors without VNNI: their 16-bit sums of
+    u8×s8 products saturate, and so do those of s8×s8, which ONNX Runtime computes as u8×s8.
 
     `uncalibrated` are the forms beside static int8 that plans may use (quantize/uncalibrated.py): `w8` is int8-weights,
-    `dyn` int8-dynamic, `dyn7` the same with weights of 7 bits, for the same processors, `w4` int4-weights, `bf16`
-    bfloat16.
+    `dyn` int8-dynamic, `w4` int4-weights, `bf16` bfloat16.
     """
 
     signed: bool = False
     reduced_range: bool = False
     uncalibrated: tuple[Uncalibrated, ...] = ()
-
-    def __post_init__(self) -> None:
-        if {"dyn", "dyn7"} <= {*self.uncalibrated}:
-            raise BadOption(f"scheme {self}: int8-dynamic has weights of 8 bits or of 7: write dyn or dyn7")
 
     def __str__(self) -> str:
         return "-".join([*_STATIC[self.signed], *(["rr"] if self.reduced_range else []), *self.uncalibrated])
@@ -39,13 +34,12 @@ class Scheme:
     @property
     def may_saturate(self) -> bool:
         """Whether sums of two products may overflow 16 bits, on processors that add them in 16 bits."""
-        return self != self.narrow
+        return not self.reduced_range
 
     @property
     def narrow(self) -> "Scheme":
-        """The scheme with weights of 7 bits in every form whose sums may saturate."""
-        forms = tuple("dyn7" if name == "dyn" else name for name in self.uncalibrated)
-        return replace(self, reduced_range=True, uncalibrated=forms)
+        """The scheme with weights of 7 bits."""
+        return replace(self, reduced_range=True)
 
 
 # The words of static int8, by whether activations are signed.

@@ -39,13 +39,9 @@ def unusable(
     scheme: Scheme,
     feed: Mapping[str, np.ndarray],
     options: SessionOptions,
-    *,
-    thorough: bool = True,
 ) -> dict[str, str]:
     """The candidate blocks of `graph` that cannot be int8 under `scheme` as `builder` writes them, each with the
     reason. `feed` is one sample.
-
-    Unless `thorough`, blocks are only checked to load and run in their whole form; answers are not compared.
 
     Raises BadModel or BadData if the float model itself cannot be loaded or run.
     """
@@ -53,11 +49,11 @@ def unusable(
     candidates = [block for block in graph.candidates() if block.name not in reasons]
     if not candidates:
         return reasons
-    exact = thorough and not (scheme.may_saturate and sums_saturate(instructions()))
+    exact = not (scheme.may_saturate and sums_saturate(instructions()))
     _, whole, anchor, *_ = precisions(scheme)
     reasons |= culprits(candidates, _trial(builder, whole, feed, options, compare=exact))
     soft = [block for block in candidates if block.name not in reasons and block.soft_tail]
-    if soft and thorough:
+    if soft:
         reasons |= culprits(soft, _trial(builder, anchor, feed, options, compare=False))
     return reasons
 

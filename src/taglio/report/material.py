@@ -68,9 +68,7 @@ def gather(folder: Path) -> Material:
     error = made(workspace.ERROR, ErrorModel)
     current = plan.fingerprint() if plan is not None else ""
     outcome, run = made(OUTCOME, Outcome, current), made(workspace.RUN, RunReport, current)
-    for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
-        if value is not None:
-            fits(folder / f"{kind}.json", value, graph, kind)
+    fits(profile_path, profile, graph)
     name = outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name
     components = folder / workspace.COMPONENTS
     manifest = read(components, model_sha256=sha256) if (components / MANIFEST).exists() else None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import exp, inf, isfinite
 
+from taglio.conformal import COVERAGE
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
@@ -40,7 +41,7 @@ def predicted_error(material: Material) -> list[Part]:
             marks.append(mark(name, variant.predicted_error, variant.error, look, symbol, name))
     xs = [value for point in marks for value in (point.x, point.y)]
     caption = (
-        f"Solid: predicted equals measured. Dashed: {_upper_end(error_model)}; {limit(error_model.confidence)} of new "
+        f"Solid: predicted equals measured. Dashed: {_upper_end(error_model)}; {limit(COVERAGE)} of new "
         "subsets are expected below."
     )
     chart = Chart(
@@ -173,7 +174,7 @@ def facts(error_model: ErrorModel) -> NamedValues:
     facts: list[tuple[str, str]] = [
         ("metric", error_model.metric.name + (", the largest over outputs" if error_model.metric.smooth else "")),
         ("evaluations", f"{error_model.evaluations} on {plural(error_model.samples, 'sample')}"),
-        ("upper limit", f"predicted {_upper_end(error_model)} at {limit(error_model.confidence)}"),
+        ("upper limit", f"predicted {_upper_end(error_model)} at {limit(COVERAGE)}"),
     ]
     if (len(error_model.parts) > 1 and error_model.metric.smooth) or any(part.lost for part in error_model.parts):
         facts.append(("all in int8, by part", by_part(error_model.parts, error_model.metric)))

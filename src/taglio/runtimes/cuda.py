@@ -6,7 +6,6 @@ computing them, so a session captures a CUDA graph for each combination of input
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -26,6 +25,9 @@ TF32 = "onnxruntime-cuda-tf32"
 F16 = "onnxruntime-cuda-f16"
 PLACES = (NAME, TF32, F16)
 
+Feed = Mapping[str, np.ndarray]
+Run = Callable[[Sequence[str] | None, Feed], list[np.ndarray]]
+
 # A graph keeps its buffers: this many combinations of input shapes are captured, others run kernel by kernel.
 _MOST_SHAPES = 16
 # ONNX Runtime's key for the graph of a run; -1 is for a run without one.
@@ -42,7 +44,8 @@ class CudaSession:
     def __init__(self, open_session: Callable[[bool], ort.InferenceSession], device: str = "cuda") -> None:
         self._open, self._device = open_session, device
         self._lock = threading.Lock()  # a graph has one set of buffers
-        self._replays: dict[tuple[object, ...], _CapturedGraph | None] = {}
+        # Runs of the graph for a combination of shapes, on inputs and outputs that stay on the device.
+        self._replays: dict[tuple[object, ...], Run | None] = {}
         try:
             self._session, self.captures = open_session(True), True
         except BadModel:  # operators that run on the CPU, or control flow
@@ -52,73 +55,59 @@ class CudaSession:
         if self.captures and any(info.name.lower() != device for info in self._session.get_input_memory_infos()):
             self._give_up()
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(self, output_names: Sequence[str] | None, input_feed: Feed) -> list[np.ndarray]:
         """Values of the outputs named (None: of all) for one feed by input name."""
         with self._lock:
             replay = self._replay(input_feed) if self.captures else None
             try:
                 if replay is not None:
-                    return replay.run(output_names, input_feed)
+                    return replay(output_names, input_feed)
             except Exception:  # ONNX Runtime's exceptions share no useful base class
                 self._give_up()
         return self._plain(output_names, input_feed)
 
-    def on_cpu(self) -> Counter[str]:
-        """The numbers of operators by type that run on the CPU, as ONNX Runtime reports its assignment."""
-        parts = self._session.get_provider_graph_assignment_info()
-        return Counter(node.op_type for part in parts if part.ep_name != CUDA for node in part.get_nodes())
-
-    def _plain(self, names: Sequence[str] | None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _plain(self, names: Sequence[str] | None, feed: Feed) -> list[np.ndarray]:
         outputs: list[np.ndarray] = self._session.run(list(names) if names else None, dict(feed), _in_graph(_NO_GRAPH))
         return outputs
 
-    def _replay(self, feed: Mapping[str, np.ndarray]) -> "_CapturedGraph | None":
-        """The graph for the shapes of `feed`; None if there is none: beyond _MOST_SHAPES, or for what is empty or no
-        tensor of numbers."""
+    def _replay(self, feed: Feed) -> Run | None:
+        """What runs the graph for the shapes of `feed`, and captures it in its first run; None if there is none: beyond
+        _MOST_SHAPES, or for what is empty or no tensor of numbers."""
         key = tuple((name, np.shape(value), np.asarray(value).dtype.str) for name, value in feed.items())
         if key not in self._replays and len(self._replays) < _MOST_SHAPES:
             outputs = self._plain(None, feed)
             arrays: list[Any] = [*feed.values(), *outputs]
             fits = all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" and array.size for array in arrays)
-            number = len(self._replays) + 1
-            graph = _CapturedGraph(self._session, feed, outputs, self._device, number) if fits else None
-            self._replays[key] = graph
+            self._replays[key] = self._bound(feed, outputs) if fits else None
         return self._replays.get(key)
+
+    def _bound(self, feed: Feed, outputs: Sequence[np.ndarray]) -> Run:
+        """What runs one graph, whose inputs and outputs have the shapes of these."""
+        session, binding, options = self._session, self._session.io_binding(), _in_graph(1 + len(self._replays))
+
+        def there(array: np.ndarray) -> Any:
+            return ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, self._device, 0)
+
+        read = {name: there(array) for name, array in feed.items()}
+        written = {info.name: there(array) for info, array in zip(session.get_outputs(), outputs, strict=True)}
+        for name, value in read.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in written.items():
+            binding.bind_ortvalue_output(name, value)
+
+        def replay(names: Sequence[str] | None, feed: Feed) -> list[np.ndarray]:
+            for name, value in read.items():
+                value.update_inplace(np.ascontiguousarray(feed[name]))
+            session.run_with_iobinding(binding, options)
+            return [np.array(written[name].numpy()) for name in names or written]
+
+        return replay
 
     def _give_up(self) -> None:
         """From now on, run kernel by kernel, in a new session: a capture that failed may leave a stream unusable."""
         self.captures = False
         self._replays.clear()
         self._session = self._open(False)
-
-
-class _CapturedGraph:
-    """Runs of one captured graph, on inputs and outputs that stay on the device. The first run captures it."""
-
-    def __init__(
-        self,
-        session: ort.InferenceSession,
-        feed: Mapping[str, np.ndarray],
-        outputs: Sequence[np.ndarray],
-        device: str,
-        number: int,
-    ) -> None:
-        self._session, self._binding, self._options = session, session.io_binding(), _in_graph(number)
-        make = ort.OrtValue.ortvalue_from_shape_and_type
-        named = zip((info.name for info in session.get_outputs()), outputs, strict=True)
-        self._inputs = {name: make(array.shape, array.dtype.type, device, 0) for name, array in feed.items()}
-        self._outputs = {name: make(array.shape, array.dtype.type, device, 0) for name, array in named}
-        for name, value in self._inputs.items():
-            self._binding.bind_ortvalue_input(name, value)
-        for name, value in self._outputs.items():
-            self._binding.bind_ortvalue_output(name, value)
-
-    def run(self, names: Sequence[str] | None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As `CudaSession.run`, for a feed of the shapes that the graph has."""
-        for name, value in self._inputs.items():
-            value.update_inplace(np.ascontiguousarray(feed[name]))
-        self._session.run_with_iobinding(self._binding, self._options)
-        return [np.array(self._outputs[name].numpy()) for name in names or self._outputs]
 
 
 def properties(place: str) -> dict[str, str]:

@@ -120,8 +120,6 @@ def open_session(
     config.log_severity_level = 4
     for name, value in _entries(options).items():
         config.add_session_config_entry(name, value)
-    if options.providers != PROVIDERS:
-        config.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if save_optimized is not None:
         config.optimized_model_filepath = str(save_optimized)
     if profile_prefix is not None:

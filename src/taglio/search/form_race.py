@@ -104,11 +104,10 @@ class FormRaces:
         except TaglioError as error:
             blocks = {block.name: one_line(error, 200) for block in work.graph.candidates()}
             self.work = work.but(graph=work.graph.without_int8(blocks))
-        self.uncalibrated = uncalibrated_forms(is_narrow)
-        if work.setup.portable or bfloat16_refusal():
+        forms = uncalibrated_forms(scheme.reduced_range)
+        self.uncalibrated = forms if wanted is None else {name: forms[name] for name in wanted.uncalibrated}
+        if wanted is None and (work.setup.portable or bfloat16_refusal()):
             del self.uncalibrated["bf16"]
-        if wanted is not None:
-            self.uncalibrated = {name: UNCALIBRATED[name] for name in wanted.uncalibrated}
 
     @cached_property
     def _reference(self) -> Reference:

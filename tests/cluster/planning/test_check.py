@@ -77,7 +77,7 @@ def test_every_labelling_is_described_as_a_plan_that_the_check_passes(problem: P
 def honest(cluster: Cluster, mean: float = 1.0) -> tuple[Assembled, Plan]:
     """conv0 near and conv1 far in int8, conv2 near in float; the mean of runs far is `mean` times their median."""
     graph, profiles = chain()
-    attribution = Attribution({}, {}, {}, {}, 0.0, ())
+    attribution = Attribution({}, {}, 0.0)
     run = WholeRun("float", {}, WallTime(1.0, 0.0, 1.0, mean, 1, 1.0), attribution, mixed=False, predicted_s=1.0)
     profiles["far"] = replace(profiles["far"], runs=(run,))
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Objective())

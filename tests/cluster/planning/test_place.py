@@ -42,7 +42,7 @@ def workload(problem: Problem, cluster: Cluster = CLUSTER) -> Workload:
     for index, device in enumerate(cluster.devices):
         blocks = tuple(replace(each, seconds=each.seconds / (1 + index)) for each in problem.profile.blocks)
         wall = WallTime(1.0, 0.0, 1.0, in_mean(index), 1, 1.0)
-        run = WholeRun("float", {}, wall, Attribution({}, {}, {}, {}, 0.0, ()), mixed=False, predicted_s=1.0)
+        run = WholeRun("float", {}, wall, Attribution({}, {}, 0.0), mixed=False, predicted_s=1.0)
         profiles[device.name] = replace(problem.profile, blocks=blocks, runs=(run,))
     return Workload("m", problem.graph, profiles, problem.error, problem.limits, noise_limits=bounds)
 

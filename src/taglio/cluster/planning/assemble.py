@@ -29,7 +29,6 @@ from taglio.error.model import OutputModel
 from taglio.errors import BadOption
 from taglio.model.graph import Graph
 from taglio.plan.result import Placement
-from taglio.profile.result import anchor_costs
 from taglio.quantize.precision import FLOAT32, Assignment
 
 _KINDS = {
@@ -121,9 +120,7 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
                 strict.append(block is not None and block.carries and block.inputs[0] == tensor.name)
             offsets.append(len(readers))
             glue = [cost[flow_of[tensor.name]] for cost in costs]
-            quantize.append(
-                [[flow_cost.quantize_s for flow_cost in glue], [anchor_costs(flow_cost)[1] for flow_cost in glue]]
-            )
+            quantize.append(2 * [[flow_cost.quantize_s for flow_cost in glue]])
             dequantize.append([flow_cost.dequantize_s for flow_cost in glue])
             float_bytes.append(float(tensor.float_bytes))
             int8_bytes.append(float(tensor.int8_bytes))

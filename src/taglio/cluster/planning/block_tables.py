@@ -14,7 +14,6 @@ from taglio.cluster.planning.problem import Form, Implication, Kind
 from taglio.cluster.planning.workload import Workload
 from taglio.errors import BadOption
 from taglio.model.graph import Block, Flow
-from taglio.profile.result import anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded
 from taglio.quantize.precision import FLOAT32
 
@@ -47,7 +46,7 @@ class BlockTables:
                     table[b, d, f] = times.get((block.name, form.name), 0.0)
             for flow in self.flows:
                 cost = glue[flow.name]
-                base = {Kind.FLOAT: cost.float_s, Kind.ANCHOR: anchor_costs(cost)[0], Kind.INT8: cost.int8_s}
+                base = {Kind.FLOAT: cost.float_s, Kind.ANCHOR: cost.float_s, Kind.INT8: cost.int8_s}
                 sizes = [sum(tensors[name].elements for name in self.graph.block(move).outputs) for move in flow.moves]
                 for bearer, share in self._bearers(flow, sizes):
                     for f, form in enumerate(self.forms):

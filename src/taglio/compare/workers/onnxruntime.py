@@ -30,8 +30,7 @@ class OnnxRuntime(Sessions):
         def run(sample: Sequence[Array]) -> list[Array]:
             return session.run(None, dict(zip(names, sample, strict=True)))
 
-        notes = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
-        return Opened(run, file_bytes(path), notes=tuple(notes), file=str(path))
+        return Opened(run, file_bytes(path), file=str(path))
 
 
 make = OnnxRuntime

@@ -27,7 +27,6 @@ class Task:
     """
 
     name: str
-    what: str
     read: Callable[[Outputs, Setting], Any]
     match: Callable[[Any, Any, Setting], Any]
     score: Callable[[Sequence[Any], Setting], float]
@@ -52,7 +51,6 @@ TASKS: dict[str, Task] = {
     for task in (
         Task(
             TOP1,
-            "share of inputs whose top class is unchanged",
             vectors.read_top1,
             vectors.right,
             vectors.share,
@@ -61,7 +59,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "tokens",
-            "share of positions whose likeliest class is unchanged (with labels: correct)",
             vectors.read_tokens,
             vectors.right,
             vectors.share,
@@ -71,7 +68,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "detection",
-            "F1 of boxes against the float model's (with labels: mAP)",
             detection.read_boxes,
             detection.matched,
             detection.box_agreement,
@@ -82,7 +78,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "segmentation",
-            "mean intersection over union of the classes of all pixels",
             vectors.read_map,
             vectors.overlaps,
             vectors.mean_iou,
@@ -91,7 +86,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "ctc",
-            "1 - edits / characters against the float model's text (with labels: the true text)",
             read_text,
             edits,
             character_accuracy,
@@ -104,7 +98,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "similarity",
-            "embeddings: rank correlation of all pairs' similarities",
             vectors.read_vector,
             vectors.pair,
             vectors.similarity_rank_correlation,
@@ -113,7 +106,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "recall",
-            "embeddings: share of each sample's k nearest neighbours that are unchanged",
             vectors.read_vector,
             vectors.pair,
             vectors.neighbour_recall,
@@ -123,7 +115,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "perplexity",
-            "exp of the mean negative log likelihood of the labels",
             vectors.read_scores,
             vectors.likelihood,
             vectors.perplexity,
@@ -133,7 +124,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "r2",
-            "regression: coefficient of determination",
             vectors.read_numbers,
             vectors.residuals,
             vectors.r_squared,
