@@ -94,7 +94,8 @@ def refused(ran: Ran, *words: object, code: int = 2) -> str:
     assert ran.code == code, (ran.code, ran.out[-300:], ran.err)
     assert "Traceback" not in ran.err
     assert ran.out == ""
-    lines = [line for line in ran.err.splitlines() if not line.startswith("taglio: memory: ")]  # said beforehand
+    before = ("taglio: memory: ", "after ")  # remarks, and progress of what takes half a minute
+    lines = [line for line in ran.err.splitlines() if not line.startswith(before)]
     assert len(lines) == 1, ran.err
     assert lines[0].startswith("taglio: ")
     missing = [word for word in words if str(word) not in lines[0]]

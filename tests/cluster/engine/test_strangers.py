@@ -73,9 +73,11 @@ def test_a_token_is_asked_for(running: Bench, tmp_path: Path) -> None:
     refused(running.command(*join, "--token", tmp_path / "none"), "no token there", "copy the file from the head")
     other = tmp_path / "other"
     other.write_text("0123456789abcdef" * 4)
+    other.chmod(0o600)
     refused(running.command(*join, "--token", other), "refuses the token", str(other), code=4)
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / name).write_text("never read")
+        (tmp_path / name).chmod(0o600)
     refused(running.command(*join, "--tls", tmp_path), f"{running.address} does not answer like a head", "TLS", code=4)
     assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
     # Without the token nothing answers a request, such as for metrics.
