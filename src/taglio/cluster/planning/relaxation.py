@@ -178,15 +178,8 @@ class Relaxation:
         self.elimination = schedule(sizes.tolist(), [*factors, *(scope for scope in scopes if scope)], limit)
         self._lay_out(index)
 
-    @property
-    def exact(self) -> bool:
-        """Whether the bound is the least priced cost: no value is split, and no int8 copy without readers is made
-        because making it saves time."""
-        sparing = self.costs.devices > 1 and bool((self.costs.problem.values.quantize_s < 0.0).any())
-        return bool((self.parts.share == 1.0).all()) and not sparing
-
     def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
-        """A lower bound on the priced cost of every labelling, and the labels that attain it (exactly, if `exact`);
+        """A lower bound on the priced cost of every labelling, and the labels that attain it;
         `alive` (nodes, labels) restricts the labels further."""
         own = priced.unary if alive is None else np.where(alive, priced.unary, BIG)
         factors = self.elimination.factors

@@ -158,17 +158,15 @@ class _BranchAndBound:
     def _by_prices(self, rough: Relaxation) -> None:
         """Find bound and plans by prices."""
         everything = self.alive
-        self._price(rough, 1.0 if rough.exact else 3.0)
+        self._price(rough, 3.0)
         for slack in _SLACKS:
             if self._over():
                 return
             threshold = min(self.bound + slack * abs(self.bound), self.objective)
             rough.run(self.costs.price(self.multipliers))
             self._drop(rough.marginals(), threshold)
-            relaxation = rough
-            if not rough.exact:
-                relaxation = tightest(self.costs, self.alive)
-                self._price(relaxation, 0.15)
+            relaxation = tightest(self.costs, self.alive)
+            self._price(relaxation, 0.15)
             if not self._over() and (self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]):
                 self._find(relaxation)
             # The labels kept contain a plan cheaper than the threshold, and hence every better one.
