@@ -13,6 +13,9 @@ import numpy as np
 
 from taglio.plan.highs import Quiet
 
+# Largest price, as a multiple of the first value.
+_FARTHEST = 100.0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plane:
@@ -25,10 +28,12 @@ class Plane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """The best prices found and the bound there."""
+    """The best prices found and the bound there; `shares` weigh the answers of all calls so that their mean keeps the
+    limits where the planes meet."""
 
     multipliers: np.ndarray
     bound: float
+    shares: np.ndarray
 
 
 def maximise(
@@ -71,7 +76,7 @@ def maximise(
         point, ceiling = planes.highest(here, radius)
         if ceiling - best <= tolerance * scale:
             break
-    return Prices(here, best)
+    return Prices(here, best, planes.shares(calls_made, scale))
 
 
 class _Planes:
@@ -97,3 +102,11 @@ class _Planes:
         self.highs.run()
         values = np.array(self.highs.getSolution().col_value)
         return np.clip(values[:-1], low, high), float(values[-1])
+
+    def shares(self, count: int, scale: float) -> np.ndarray:
+        """Weights of the planes at their highest point outside any box: those whose mean breaks the limits least."""
+        self.highest(np.zeros(self.count), _FARTHEST * scale)
+        duals = np.abs(np.array(self.highs.getSolution().row_dual))
+        if len(duals) < count or duals.sum() <= 0.0:
+            duals = np.eye(count)[-1]
+        return np.asarray(np.concatenate([duals, np.zeros(max(0, count - len(duals)))])[:count] / duals.sum())

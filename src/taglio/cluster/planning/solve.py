@@ -293,7 +293,7 @@ class _BranchAndBound:
         counts = kept.sum(axis=1)
         if not counts.all() or ((counts == 1).all() and self._close(kept.argmax(axis=1))):
             return []
-        node, sides = _where(costs, kept, pool)
+        node, sides = _where(costs, kept, pool, found.shares)
         return [Half(found.bound, kept, found.multipliers, node, sides)]
 
     def _show(self, account: Account, multipliers: np.ndarray, marginals: np.ndarray) -> None:
@@ -318,12 +318,14 @@ class _BranchAndBound:
         return bound >= self._cutoff()
 
 
-def _where(costs: Costs, alive: np.ndarray, pool: list[Account]) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+def _where(
+    costs: Costs, alive: np.ndarray, pool: list[Account], shares: np.ndarray
+) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """The most expensive node on whose device, or else label, the answers disagree most; −1 if none is open."""
     rows, every = np.arange(costs.nodes), np.arange(costs.labels)
     fractions = np.zeros((costs.nodes, costs.labels))
-    for account in pool:
-        fractions[rows, account.labels] += 1.0 / len(pool)
+    for share, account in zip(shares, pool, strict=False):
+        fractions[rows, account.labels] += share
     fractions[~alive] = 0.0
     by_device = fractions.reshape(costs.nodes, costs.devices, costs.forms).sum(axis=2)
     work = costs.problem.seconds.max(axis=(1, 2))
