@@ -1,6 +1,6 @@
 """Build a finished workspace for another limit: plan again from its tables, and end as `optimize` does.
 
-The tables are those of one place. A plan that was faster in another place takes part in the race.
+The tables are those of one place. A plan that was faster in the runs before, in any place, takes part in the race.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
         decision = decide(work, {place: profile}, error, limits, floats=floats)
     work, tables = work.in_place(before.float32.runtime), decision.tables(work)
     clock.lap("plan")
-    ended = confirmed(work, decision, clock.patience(), _elsewhere(tables, before, decision))
+    ended = confirmed(work, decision, clock.patience(), _faster_before(tables, before, decision))
     decision = ended.decision
     clock.lap("confirm")
     built = assemble(work, decision.plan)
@@ -105,26 +105,27 @@ def _floats(before: Outcome) -> FloatModels:
     return FloatModels({point.runtime: point.error or 0.0 for point in points}, times)
 
 
-def _elsewhere(tables: Tables, before: Outcome, decision: Decision) -> list[Entry]:
-    """The fastest plan that was timed in another place and keeps the limits, if it was faster than the decision."""
-    limits = decision.plan.limits
+def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[Entry]:
+    """The fastest plan that was timed before and keeps the limits, if it was faster than the decision."""
+    limits, home = decision.plan.limits, tables.profile.conditions.runtime
     forms = {form.name: form for form in tables.profile.precisions}
+    timed = {(entry.runtime, entry.forms) for entry in decision.ledger.raced}
     entries = list[Entry]()
     for point in before.points:
         seconds, error = point.measured_s, point.error
-        if point.runtime == tables.profile.conditions.runtime or not point.forms or seconds is None or error is None:
+        if not point.forms or seconds is None or error is None:
             continue
-        plan = replace(
-            tables.describe(limits, {block: forms[form] for block, form in point.forms.items()}),
-            runtime=point.runtime,
-            predicted_latency_s=Interval(seconds, seconds, seconds, 0.0),
-            predicted_error=Interval(0.0, error, error, 0.0),
-            measured_error=error,
-        )
+        plan = tables.describe(limits, {block: forms[form] for block, form in point.forms.items()})
+        if point.runtime != home:  # no table predicts it
+            predicted = Interval(seconds, seconds, seconds, 0.0)
+            plan = replace(plan, runtime=point.runtime, predicted_latency_s=predicted)
+        plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
         holds = holds and keeps_pins(tables.graph, limits, plan)
-        entries.append(Entry(plan, error, holds, point.name, loss=error, wall=point.latency))
-    faster = [entry for entry in entries if entry.holds and entry.measured_s < decision.winner.measured_s]
+        name = f"earlier {point.name.removeprefix('earlier ')}"
+        entries.append(Entry(plan, error, holds, name, loss=error, wall=point.latency))
+    new = [entry for entry in entries if (entry.runtime, entry.forms) not in timed]
+    faster = [entry for entry in new if entry.holds and entry.measured_s < decision.winner.measured_s]
     return sorted(faster, key=lambda entry: entry.measured_s)[:1]
 
 
