@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
-from taglio.profile.result import BlockTime, Glue, changes, conversions, writes, written_costs
+from taglio.profile.result import BlockTime, Glue, changes, conversions, reads, writes, written_costs
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import Assignment, Precision, form_of
 
@@ -18,11 +18,13 @@ _SESSION_S = 2e-4
 
 @dataclass(frozen=True, slots=True)
 class RunForms:
-    """The forms of a run: of each block, and whether no flow that it reads or writes changes type; and of each flow,
-    whether it is written in int8, its number of type changes, and of conversions between float32 and bfloat16."""
+    """The forms of a run: of each block, with the flows that it reads or writes and that change type; and of each flow,
+    whether it is written in int8, its number of type changes, and of conversions between float32 and bfloat16.
+    `converting` are the blocks that read or write a flow that is converted."""
 
-    blocks: tuple[tuple[str, str, bool], ...]
+    blocks: tuple[tuple[str, str, tuple[str, ...]], ...]
     flows: tuple[tuple[Flow, bool, int, int], ...]
+    converting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def fit(runs: Sequence[MeasuredRun], graph: Graph) -> FitTables:
     """Block and glue seconds as weighted means over `runs`, scaled to add up to wall time."""
     unexplained = _unexplained(runs)
     runs = [_to_wall(run, unexplained) for run in with_forms(runs, graph)]
-    blocks, glue = _block_times(runs), _glue(runs, graph)
+    blocks, surplus = _block_times(runs)
+    glue = _glue(runs, graph, surplus)
     sums = parts(FitTables(blocks, glue, 0.0), runs)
     rest_s = _mean([(run.wall_s - sum(run_parts), run.weight) for run, run_parts in zip(runs, sums, strict=True)])
     # The session overhead of a run, plus orphan kernels. Anything more is noise and is added to blocks: every component
@@ -78,36 +81,56 @@ def fit(runs: Sequence[MeasuredRun], graph: Graph) -> FitTables:
 
 def with_forms(runs: Sequence[MeasuredRun], graph: Graph) -> list[MeasuredRun]:
     """The runs with their `forms`, where these are not known yet."""
+    moving = graph.flows
+    incoming: dict[str, list[Flow]] = {}
+    outgoing: dict[str, list[Flow]] = {}
+    for flow in moving:
+        if flow.producer is not None:
+            outgoing.setdefault(flow.producer, []).append(flow)
+        for reader in dict.fromkeys(block for _, block in flow.readers if block):
+            incoming.setdefault(reader, []).append(flow)
 
     def forms(assignment: Assignment) -> RunForms:
-        flows = tuple(
-            (flow, writes(assignment, flow.producer), changes(flow, assignment), conversions(flow, assignment))
-            for flow in graph.flows
+        counts = {flow.name: changes(flow, assignment) for flow in moving}
+        converted = {flow.name: conversions(flow, assignment) for flow in moving}
+        blocks = []
+        for block in graph.blocks:
+            read = reads(assignment, block.name)
+            changed = [f.name for f in incoming.get(block.name, ()) if writes(assignment, f.producer) != read]
+            changed += [f.name for f in outgoing.get(block.name, ()) if counts[f.name]]
+            blocks.append((block.name, form_of(assignment, block.name), tuple(changed)))
+        flows = ((flow, writes(assignment, flow.producer), counts[flow.name], converted[flow.name]) for flow in moving)
+        around = (
+            block for flow in moving if converted[flow.name] for block in (flow.producer, *(b for _, b in flow.readers))
         )
-        around = {
-            block
-            for flow, _, count, converted in flows
-            if count or converted
-            for block in (flow.producer, *(reader for _, reader in flow.readers))
-        }
-        blocks = ((block.name, form_of(assignment, block.name), block.name not in around) for block in graph.blocks)
-        return RunForms(tuple(blocks), flows)
+        return RunForms(tuple(blocks), tuple(flows), frozenset(block for block in around if block))
 
     return [run if run.forms.blocks else replace(run, forms=forms(run.assignment)) for run in runs]
 
 
-def _block_times(runs: Sequence[MeasuredRun]) -> tuple[BlockTime, ...]:
-    """Seconds of every block without type changes on what it reads or writes, where runs show it so."""
+def _block_times(runs: Sequence[MeasuredRun]) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
+    """Seconds of every block without type changes on what it reads or writes; and, by (run, flow), the seconds that a
+    type change added (other layouts, colder caches) or saved, which count as part of the boundary."""
     calm: dict[tuple[str, str], _Weighted] = {}
     every: dict[tuple[str, str], _Weighted] = {}
+    across: list[tuple[str, tuple[str, str], tuple[str, ...], float]] = []  # run, key, flows that change, seconds
     for run in runs:
-        for block, form, is_calm in run.forms.blocks:
-            pair, key = (run.attribution.blocks_s.get(block, 0.0), run.weight), (block, form)
-            every.setdefault(key, []).append(pair)
-            if is_calm:
-                calm.setdefault(key, []).append(pair)
+        for block, form, changed in run.forms.blocks:
+            seconds, key = run.attribution.blocks_s.get(block, 0.0), (block, form)
+            every.setdefault(key, []).append((seconds, run.weight))
+            if changed:
+                across.append((run.name, key, changed, seconds))
+            elif block not in run.forms.converting:
+                calm.setdefault(key, []).append((seconds, run.weight))
     # Means, not medians: times are right-skewed, and only means add up to the mean of the whole model.
-    return tuple(BlockTime(*key, _mean(calm.get(key, values))) for key, values in every.items())
+    base = {key: _mean(calm.get(key, values)) for key, values in every.items()}
+    surplus: dict[tuple[str, str], float] = {}
+    for run_name, key, changed, seconds in across:
+        if key in calm:
+            for flow_name in changed:
+                place = (run_name, flow_name)
+                surplus[place] = surplus.get(place, 0.0) + (seconds - base[key]) / len(changed)
+    return tuple(BlockTime(*key, seconds) for key, seconds in base.items()), surplus
 
 
 def parts(tables: FitTables, runs: Sequence[MeasuredRun]) -> list[tuple[float, float, float]]:
@@ -159,7 +182,7 @@ def _unexplained(runs: Sequence[MeasuredRun]) -> float:
     return max(0.0, float(beta)) if 0.25 <= alpha <= 4.0 else 0.0
 
 
-def _glue(runs: Sequence[MeasuredRun], graph: Graph) -> tuple[Glue, ...]:
+def _glue(runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str, str], float]) -> tuple[Glue, ...]:
     tensors, moving = graph.tensor_map(), graph.flows
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, bool], _Weighted] = {}  # by flow, and whether it is written in int8
@@ -169,6 +192,7 @@ def _glue(runs: Sequence[MeasuredRun], graph: Graph) -> tuple[Glue, ...]:
         for flow, is_int8, count, converting in run.forms.flows:
             seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
             if count:
+                seconds += surplus.get((run.name, flow.name), 0.0)
                 mixed.append(((flow.name, is_int8), count, seconds, run.weight))
             elif converting:
                 converted.append((flow.name, converting, seconds))
