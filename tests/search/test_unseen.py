@@ -111,11 +111,12 @@ def test_a_plan_that_keeps_the_limit_on_unseen_inputs_is_delivered_with_its_figu
     assert like.unseen is not None
     assert like.plan.int8_blocks and like.plan.error <= LIMIT
     assert (like.unseen.inputs, like.held_out_samples) == (10, 30) and 1 <= like.unseen.candidates <= 3
-    assert like.unseen.share_worse == pytest.approx(share_worse(10))
+    is_first = like.unseen.candidates == 1  # else it was selected on the unseen inputs, too
+    assert like.unseen.share_worse == (pytest.approx(share_worse(10)) if is_first else None)
     assert len(like.input_errors) == 30
     assert like.unseen.worst == max(like.input_errors[-10:]) <= max(like.input_errors) == like.plan.worst_input
     assert like.plan.error_upper is not None and like.plan.error < like.plan.error_upper < 1.1 * LIMIT
-    assert any("worst of 10 unseen inputs" in note.text for note in like.notes)
+    assert any("worst of 10 unseen inputs" in note.text for note in like.notes) == is_first
 
 
 @pytest.mark.whole
