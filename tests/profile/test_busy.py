@@ -1,8 +1,12 @@
-"""What other programs use is told; the quietest turns count."""
+"""Rounds that other programs disturbed are measured again, left out, and said; a plan must win against float."""
+
+import time
 
 import pytest
 
-from taglio.profile.busy import BusyWatch, doubt, others_share, quietest, ticks
+from taglio.profile.busy import BusyWatch, Window, doubt, enough, kept, others_in, others_share, ticks
+from taglio.profile.effort import Schedule
+from taglio.profile.rounds import interleave
 
 STAT = "cpu  100 0 100 700 100 0 0 50 0 0\ncpu0 60 0 40 300 50 0 0 50 0 0\ncpu1 40 0 60 400 50 0 0 0 0 0\nintr 1 2\n"
 
@@ -20,16 +24,47 @@ def test_the_share_of_others() -> None:
     assert others_share(0.0, 0.0, 0.0) == 0.0
 
 
-def test_quiet_turns_count() -> None:
-    shares = [0.0, 0.6, 0.05, 0.3]
-    assert quietest(shares, 1) == quietest(shares, 2) == [0, 2]
-    assert quietest(shares, 3) == [0, 2, 3]  # too few: the quietest of the others too
-    assert quietest([0.5], 3) == [0]
+def test_rounds_of_quiet_windows_count() -> None:
+    windows = [Window(0, 3, 0.0), Window(3, 5, 0.6), Window(5, 6, 0.05), Window(6, 9, 0.3)]
+    assert kept(windows, 3) == [0, 1, 2, 5]
+    assert kept(windows, 5) == [0, 1, 2, 5, 6, 7, 8]  # too few: the quietest of the others too
+    assert others_in(windows, {0, 1, 2, 5}) == pytest.approx(0.0125)
+    assert kept([Window(0, 4, 0.5)], 3) == [0, 1, 2, 3]
 
 
-def test_each_turn_has_the_share_of_its_own_time() -> None:
-    """Another program has one of two processors in the second turn."""
-    readings = iter([(0.0, 0.0, 0.0), (1.0, 1.0, 2.0), (3.0, 2.0, 4.0), (4.0, 3.0, 6.0)])
-    watch = BusyWatch(lambda: next(readings))
-    assert [watch.look() for _ in range(3)] == watch.shares == pytest.approx([0.0, 0.5, 0.0])
-    assert doubt(watch.shares[0]) is None and "used 50% of its processors" in (doubt(watch.shares[1]) or "")
+def test_more_is_measured_where_others_disturbed_and_not_for_ever() -> None:
+    assert enough([Window(0, 10, 0.0)], 10)
+    assert not enough([Window(0, 4, 0.5), Window(4, 10, 0.0)], 10)
+    assert enough([Window(0, 4, 0.5), Window(4, 14, 0.0)], 10)
+    assert enough([Window(0, 20, 0.5)], 10)
+
+
+class Machine:
+    """A session on a machine of two processors, one of which another program has until a round; and its clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, until: int) -> None:
+        self.now_s, self.runs, self.worked_s, self.until = 0.0, 0, 0.0, until
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now_s)
+
+    def run(self, _names: object, _feed: object) -> list[object]:
+        disturbed = self.runs < self.until
+        took_s = 0.6 if disturbed else 0.3
+        self.now_s += took_s
+        self.worked_s += 2.0 * took_s if disturbed else took_s
+        self.runs += 1
+        return []
+
+    def read(self) -> tuple[float, float, float]:
+        return self.worked_s, self.now_s, 2.0 * self.now_s
+
+
+@pytest.mark.parametrize(("until", "rounds", "said"), [(0, 10, False), (5, 15, False), (100, 20, True)])
+def test_a_measurement_that_is_disturbed(until: int, rounds: int, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, until)
+    watch = BusyWatch(machine.read)
+    schedule = Schedule(10, 0.0, {"model": 0}, 10, 10)
+    samples = interleave({"model": machine}, [[{}]], schedule, watch, lambda _: None)["model"]  # type: ignore[dict-item]
+    assert len(samples) == rounds
+    counted = kept(watch.windows, 3)
+    assert [samples[index] for index in counted] == pytest.approx([0.6 if said else 0.3] * len(counted))
+    assert (doubt(others_in(watch.windows, counted)) is not None) == said

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.profile import rounds, waking
+from taglio.profile.busy import BusyWatch
 from taglio.profile.effort import Effort, Schedule
 from taglio.profile.kernels import unpaused
 from taglio.profile.rounds import Feed, interleave, run_for, turns
@@ -66,8 +67,9 @@ def on(machine: Quota, monkeypatch: pytest.MonkeyPatch) -> Quota:
 def in_turn(
     sessions: Mapping[str, Session], schedule: Schedule, feeds: Sequence[Feed] = ({},)
 ) -> dict[str, list[float]]:
-    """The samples of a schedule."""
-    return interleave(sessions, turns(feeds), schedule, lambda _: None)
+    """The samples of a schedule on a quiet machine."""
+    watch = BusyWatch(lambda: (0.0, 0.0, 0.0))
+    return interleave(sessions, turns(feeds), schedule, watch, lambda _: None)
 
 
 @pytest.mark.parametrize("compute_s", [0.0002, 0.0013, 0.0083])
@@ -90,7 +92,7 @@ def test_a_slow_model_is_timed_in_one_run_with_its_kernels() -> None:
     timings = watch.time(models, Effort(1.0, 4.0))
     assert [*timings.timed] == ["first", "second"] and [*timings.refused] == ["bad"]
     timed = watch.time({"first": models["first"]}, Effort(1.0, 4.0), kernels=True, loss=lambda *_: 0.25).all()["first"]
-    assert timed.wall.runs == 1 and timed.loss == 0.25
+    assert timed.wall.runs <= 2 and timed.loss == 0.25  # a second one on a busy machine
     assert 0.0 < sum(timed.kernels.values()) < timed.wall.median_s
 
 

@@ -9,7 +9,7 @@ from statistics import median
 
 from taglio.confirm.bench import Bench
 from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
-from taglio.profile.busy import QUIET, quietest
+from taglio.profile.busy import PATIENCE, QUIET, kept
 from taglio.progress import Progress
 
 
@@ -77,13 +77,13 @@ def confirm(
     openings, watch = list[list[list[float]]](), race.watch()
     while True:
         openings.append(race.opening([base, plan], budget_s / (2 * patience.openings), patience.pairs))
-        watch.look()
+        watch.look(len(openings), last=True)
         if progress is not None:
             progress("confirm", min(len(openings), patience.openings), patience.openings)
-        so_far = _over([openings[index] for index in quietest(watch.shares, patience.openings)], patience.doubt)
-        is_quiet = sum(share <= QUIET for share in watch.shares) >= min(len(openings), patience.openings)
+        so_far = _over([openings[index] for index in kept(watch.windows, patience.openings)], patience.doubt)
+        is_quiet = sum(window.others <= QUIET for window in watch.windows) >= min(len(openings), patience.openings)
         spent_s = time.monotonic() - start
-        end_s = min(patience.most_seconds, budget_s * (1 if is_quiet else 2))
+        end_s = min(patience.most_seconds, budget_s * (1 if is_quiet else PATIENCE))
         late = spent_s + spent_s / len(openings) > end_s
         if len(openings) >= patience.openings:
             if late or (is_quiet and so_far.half_width <= patience.half_width):

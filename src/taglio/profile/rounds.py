@@ -9,6 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from taglio.errors import MeasurementFailed
+from taglio.profile.busy import BusyWatch, enough
 from taglio.profile.effort import Schedule
 from taglio.runtimes.session import Session, why_failed
 
@@ -46,17 +47,24 @@ def interleave(
     sessions: Mapping[str, Session],
     feeds: Sequence[Sequence[Feed]],
     schedule: Schedule,
+    watch: BusyWatch,
     after_round: Callable[[int], object],
 ) -> dict[str, list[float]]:
-    """Wall seconds of every sample, by session, in rounds that run all sessions in a new order. `after_round` is called
-    with the number of rounds so far."""
+    """Wall seconds of every sample, by session, in rounds that run all sessions in a new order.
+
+    Rounds are added if `watch` says that other programs disturbed some. `after_round` is called with the number of
+    rounds so far.
+    """
     samples: dict[str, list[float]] = {name: [] for name in sessions}
     order, shuffle, feed_cycle = [*sessions], random.Random(0), cycle(feeds)
-    for done in range(1, schedule.rounds + 1):
+    done = 0
+    while done < schedule.rounds or not enough(watch.windows, schedule.rounds):
         shuffle.shuffle(order)
         for name in order:
             for _ in range(schedule.uncounted[name]):
                 run_once(name, sessions[name], next(feed_cycle))
             samples[name].append(fmean(run_for(schedule.sample_s, name, sessions[name], feed_cycle)))
-        after_round(done)
+        done += 1
+        watch.look(done, last=done >= schedule.rounds)
+        after_round(min(done, schedule.rounds))
     return samples

@@ -24,7 +24,7 @@ import onnx
 from taglio.cores import quota
 from taglio.errors import MeasurementFailed
 from taglio.memory import EVENTS, make_room, trim
-from taglio.profile.busy import BusyWatch
+from taglio.profile.busy import BusyWatch, kept, others_in
 from taglio.profile.effort import Effort, Schedule
 from taglio.profile.kernels import KernelRecorder, OnnxRuntimeRecorder, has_bodies, without_recording
 from taglio.profile.openvino_clock import OpenVinoRecorder
@@ -213,13 +213,13 @@ class _Timing:
                 progress("timing", done, schedule.rounds)
 
         began_s, worked_s, watch = time.perf_counter(), time.process_time(), BusyWatch()
-        samples = interleave(sessions, feeds, schedule, after_round)
-        others = watch.look()
+        samples = interleave(sessions, feeds, schedule, watch, after_round)
         longest_s = _longest_s((time.process_time() - worked_s) / (time.perf_counter() - began_s), self.watch.options)
         sessions.clear()
-        timed = dict[str, Timed]()
+        counted = kept(watch.windows, schedule.rounds if self.is_slow else self.effort.minimum)
+        others, timed = others_in(watch.windows, set(counted)), dict[str, Timed]()
         for name in reported(names, "timing kernels", progress if self.kernels else None):
-            graph, wall = self.files[name].graph(), summarize(samples[name])
+            graph, wall = self.files[name].graph(), summarize([samples[name][index] for index in counted])
             runs = schedule.kernel_runs if longest_s is None else schedule.paused_runs
             seconds_of = self._kernels(name, graph, runs, longest_s) if self.kernels else {}
             kernels = without_recording(graph, seconds_of, wall.median_s)
