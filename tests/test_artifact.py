@@ -46,7 +46,7 @@ class Value:
     inner: dict[str, tuple[int, int]]
 
 
-KEPT = Value("ünï", (0.1, 1e-300, 1 / 3, -0.0, 5e20), {"a": (1, 2)})
+KEPT = Value("ünï", (0.1, 1e-300, 1e-7, 1 / 3, -0.0, 5e20), {"a": (1, 2)})
 
 
 @pytest.fixture
@@ -103,6 +103,13 @@ def test_a_value_that_was_changed_is_damage(kept: Path) -> None:
     kept.write_text(kept.read_text().replace("0.1,", "0.2,"))
     with pytest.raises(BadArtifact, match=r"it was changed after it was written\): make it again"):
         artifact.load(kept, "value", Value)
+
+
+def test_another_program_may_format_a_file_anew(kept: Path) -> None:
+    other = json.dumps(json.loads(kept.read_text()))
+    assert "1e-07" in other and "1e-7," in kept.read_text()
+    kept.write_text(other)
+    assert artifact.load(kept, "value", Value) == KEPT
 
 
 @pytest.mark.parametrize("deep", ["[" * 200_000, '{"a":' * 200_000], ids=["lists", "objects"])

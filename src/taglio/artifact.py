@@ -51,7 +51,7 @@ def save(path: Path, kind: str, model_sha256: str, value: Any) -> None:
     """Write `value` (dataclasses, tuples, dicts, numbers) to `path`; an existing file is replaced only once all is
     written."""
     body = msgspec.json.encode(value)
-    envelope = _Envelope(kind, FORMAT_VERSION, model_sha256, tools(), msgspec.Raw(body), _sha256(body))
+    envelope = _Envelope(kind, FORMAT_VERSION, model_sha256, tools(), msgspec.Raw(body), _content_sha256(body))
     write_bytes(path, msgspec.json.format(msgspec.json.encode(envelope), indent=1))
 
 
@@ -81,7 +81,7 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
             f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): {remedy}"
         )
     try:
-        if _sha256(msgspec.json.format(bytes(envelope.body), indent=-1)) != envelope.body_sha256:
+        if _content_sha256(bytes(envelope.body)) != envelope.body_sha256:
             raise ValueError("it was changed after it was written")
         value = msgspec.json.decode(envelope.body, type=expected)
         if (check := getattr(value, "check", None)) is not None:
@@ -96,8 +96,9 @@ def _reason(error: Exception) -> str:
     return one_line(error).replace("`", '"')
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _content_sha256(body: bytes) -> str:
+    """A hash of what JSON says, whoever formatted it: 1e-7 is 1e-07."""
+    return hashlib.sha256(msgspec.json.encode(msgspec.json.decode(body))).hexdigest()
 
 
 def require(true: bool, message: str) -> None:
