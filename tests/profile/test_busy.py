@@ -62,7 +62,7 @@ class Machine:
 def test_a_measurement_that_is_disturbed(until: int, rounds: int, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, until)
     watch = BusyWatch(machine.read)
-    schedule = Schedule(10, 0.0, {"model": 0}, 10, 10)
+    schedule = Schedule(10, 0.0, {"model": 0}, {"model": 1}, 10, 10)
     samples = interleave({"model": machine}, [[{}]], schedule, watch, lambda _: None)["model"]  # type: ignore[dict-item]
     assert len(samples) == rounds
     counted = kept(watch.windows, 3)

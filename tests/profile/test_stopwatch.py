@@ -19,7 +19,7 @@ from taglio.profile.kernels import unpaused
 from taglio.profile.rounds import Feed, interleave, run_for, turns
 from taglio.profile.stopwatch import Stopwatch
 from taglio.profile.waking import waking_seconds
-from taglio.profile.wall_time import STRETCH_S, scatter, stretches, summarize
+from taglio.profile.wall_time import STRETCH_S, scatter, stretches, summarize, without_drift
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session
 from tests.models import conv_relu_chain, parsed
@@ -134,14 +134,18 @@ class Cached(Quota):
         return self.clock.run(output_names, input_feed)
 
 
-@pytest.mark.parametrize(("compute_s", "uncounted", "run_s"), [(1e-3, 3, 1e-3), (15e-3, 1, 15e-3), (30e-3, 0, 60e-3)])
+@pytest.mark.parametrize(
+    ("compute_s", "uncounted", "counted", "run_s"),
+    [(1e-3, 1, 3, 1e-3), (8e-3, 1, 2, 8e-3), (15e-3, 1, 1, 15e-3), (30e-3, 0, 1, 60e-3)],
+)
 def test_fast_models_find_the_caches_as_they_left_them(
-    monkeypatch: pytest.MonkeyPatch, compute_s: float, uncounted: int, run_s: float
+    monkeypatch: pytest.MonkeyPatch, compute_s: float, uncounted: int, counted: int, run_s: float
 ) -> None:
     clock = on(Quota(0.0, 1.0), monkeypatch)
     sessions = {name: Cached(compute_s, clock) for name in "ab"}
     schedule = Effort().schedule(dict.fromkeys("ab", 2 * compute_s), (), scatters=False)
     assert schedule.uncounted == dict.fromkeys("ab", uncounted)
+    assert schedule.counted == dict.fromkeys("ab", counted)
     samples = in_turn(sessions, replace(schedule, rounds=4))
     assert all(max(samples_s) == pytest.approx(run_s, rel=0.01) for samples_s in samples.values())
     alone = Effort().schedule({"a": compute_s}, (), scatters=False).uncounted
@@ -152,7 +156,7 @@ def test_a_gpu_that_slept_runs_until_it_is_awake_before_it_is_timed() -> None:
     schedule = Effort(2.0).schedule({"cpu": 0.06, "gpu": 0.01}, ["gpu"], scatters=False)
     assert schedule.uncounted == {"cpu": 0, "gpu": 30}
     assert schedule.rounds == int(2.0 / (0.06 + 0.31))
-    assert Effort().schedule({"cpu": 0.002, "gpu": 0.001}, ["gpu"], scatters=False).uncounted == {"cpu": 3, "gpu": 3}
+    assert Effort().schedule({"cpu": 0.002, "gpu": 0.001}, ["gpu"], scatters=False).uncounted == {"cpu": 1, "gpu": 1}
     assert Effort().schedule({"gpu": 0.01}, ["gpu"], scatters=False).uncounted == {"gpu": 0}  # never asleep
 
 
@@ -163,6 +167,21 @@ def test_a_device_that_nobody_stops_is_timed_run_by_run(
     assert not scatter(run_for(STRETCH_S, "model", machine, forever))
     schedule = Effort(2.0).schedule({"model": 0.04}, (), scatters=False)
     assert (schedule.sample_s, schedule.rounds) == (0.0, 50)
+
+
+def test_a_round_that_others_slow_down_does_not_decide() -> None:
+    """Two copies of a model and one of half its time, on a machine whose speed drifts by two and which pauses for some
+    single runs."""
+    rng = np.random.default_rng(0)
+    speed = np.exp(rng.uniform(-0.7, 0.7, 9))
+    disturbed = 1.0 + 2.0 * (rng.random((3, 9)) < 0.2)
+    samples = dict(zip(("a", "b", "half"), np.outer((1.0, 1.0, 0.5), speed) * disturbed, strict=True))
+    steady = {name: np.median(values) for name, values in without_drift(samples).items()}
+    assert steady["a"] == pytest.approx(steady["b"], rel=0.01)
+    assert steady["half"] == pytest.approx(0.5 * steady["a"], rel=0.01)
+    assert abs(np.median(samples["half"]) / np.median(samples["a"]) / 0.5 - 1.0) > 0.1
+    alone = [1.0, 3.0, 2.0]
+    assert without_drift({"a": alone})["a"] == pytest.approx(alone)
 
 
 @given(SECONDS, st.floats(1e-3, 0.5))
@@ -205,7 +224,7 @@ class Longer(Quota):
 
 def test_a_run_over_several_shapes_is_one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = on(Longer(0.0, 1.0), monkeypatch)
-    schedule = Schedule(3, 0.0, {"a": 0}, 3, 3)
+    schedule = Schedule(3, 0.0, {"a": 0}, {"a": 1}, 3, 3)
     samples = in_turn({"a": machine}, schedule, lengths(1, 1, 1, 5))
     assert samples["a"] == pytest.approx([2e-3] * 3)  # seconds of an inference
     assert [len(turn) for turn in turns(lengths(2, 2))] == [1, 1]

@@ -19,8 +19,8 @@ _OPERATOR_S = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Rounds in which every model has a turn: it runs `uncounted[name]` times, and then for a sample, which is one run,
-    or the mean of runs for `sample_s` seconds if single runs scatter.
+    """Rounds in which every model has a turn: it runs `uncounted[name]` times, and then for a sample, which is the
+    median of `counted[name]` runs, or the mean of runs for `sample_s` seconds if single runs scatter.
 
     Kernels are recorded in `kernel_runs` of every model, or in `paused_runs` if a quota pauses the process.
     """
@@ -28,6 +28,7 @@ class Schedule:
     rounds: int
     sample_s: float
     uncounted: Mapping[str, int]
+    counted: Mapping[str, int]
     kernel_runs: int
     paused_runs: int
 
@@ -89,23 +90,26 @@ class Effort:
         """The schedule of models by their seconds of a run, some of them on `gpus`; `scatters` says whether single runs
         differ much."""
         if self.is_slow(len(run_s)):
-            return Schedule(1, 0.0, dict.fromkeys(run_s, 0), 1, 1)
+            return Schedule(1, 0.0, dict.fromkeys(run_s, 0), dict.fromkeys(run_s, 1), 1, 1)
         sample_s = min(STRETCH_S, self.budget_s / (self.minimum * len(run_s))) if scatters else 0.0
-        uncounted = dict.fromkeys(run_s, 0)
+        uncounted, counted = dict.fromkeys(run_s, 0), dict.fromkeys(run_s, 1)
         if len(run_s) > 1 and not scatters:  # caches and GPUs are as other models left them
-            uncounted = {name: refills(turn_s) for name, turn_s in run_s.items()}
-            idle_s = sum((1 + uncounted[name]) * turn_s for name, turn_s in run_s.items() if name not in gpus)
+            repeats = {name: refills(turn_s) for name, turn_s in run_s.items()}
+            uncounted = {name: min(1, count) for name, count in repeats.items()}
+            counted = {name: max(1, count) for name, count in repeats.items()}
+            idle_s = sum((1 + repeats[name]) * turn_s for name, turn_s in run_s.items() if name not in gpus)
             # After 50 ms without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in
             # the first ten after models that kept all processors busy): a model there first runs for 0.3 s.
             if idle_s > 0.05:
                 uncounted |= {name: ceil(0.3 / run_s[name]) for name in gpus}
-        turns_s = sum(max((1 + uncounted[name]) * turn_s, sample_s) for name, turn_s in run_s.items())
+        turns_s = sum(max((uncounted[name] + counted[name]) * turn_s, sample_s) for name, turn_s in run_s.items())
         runs_s = max(1e-9, sum(run_s.values()))
         kernel_runs = max(self.minimum, min(self.maximum, int(self.budget_s / runs_s)) // 2)
         return Schedule(
             rounds=max(self.minimum, min(self.maximum, int(self.budget_s / max(1e-9, turns_s)))),
             sample_s=sample_s,
             uncounted=uncounted,
+            counted=counted,
             kernel_runs=kernel_runs,
             # If a quota pauses the process, thirty runs show a kernel without a pause.
             paused_runs=max(kernel_runs, min(30, int(2.0 * self.budget_s / runs_s))),

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 
@@ -63,8 +63,15 @@ def interleave(
         for name in order:
             for _ in range(schedule.uncounted[name]):
                 run_once(name, sessions[name], next(feed_cycle))
-            samples[name].append(fmean(run_for(schedule.sample_s, name, sessions[name], feed_cycle)))
+            samples[name].append(_sample(name, sessions[name], feed_cycle, schedule))
         done += 1
         watch.look(done, last=done >= schedule.rounds)
         after_round(min(done, schedule.rounds))
     return samples
+
+
+def _sample(name: str, session: Session, feeds: Iterator[Sequence[Feed]], schedule: Schedule) -> float:
+    """The seconds of a run, from the counted runs of a turn."""
+    if schedule.sample_s > 0.0:
+        return fmean(run_for(schedule.sample_s, name, session, feeds))
+    return median(run_once(name, session, next(feeds)) for _ in range(schedule.counted[name]))

@@ -4,8 +4,10 @@
    from that and the budget follows the schedule (effort.py).
 2. Wall seconds are taken in interleaved rounds (rounds.py), so that changes of the machine's speed affect all alike. A
    model that is deployed finds the processor's caches as its last run left them; here another model ran before. So a
-   fast model first runs a few times without being timed: for MiniLM in bfloat16 the first run takes 1.7 ms, the fourth
-   and all later ones 1.0. If single runs scatter, a sample is the mean of a stretch of runs (wall_time.py says why).
+   fast model first runs without being timed: for MiniLM in bfloat16 the first run takes 1.7 ms, the fourth and all
+   later ones 1.0. A sample is the median of its next runs, since a single one is often disturbed. If runs scatter under
+   a quota, it is the mean of a stretch of runs (wall_time.py says why). The speed of a round is then removed from its
+   samples: what counts is how models compare.
 3. Kernels are recorded afterwards, because that slows a run, one model after another: what counts is the share of each
    kernel in its own model's run (fit.py).
 
@@ -30,7 +32,7 @@ from taglio.profile.kernels import KernelRecorder, OnnxRuntimeRecorder, has_bodi
 from taglio.profile.openvino_clock import OpenVinoRecorder
 from taglio.profile.rounds import Feed, interleave, run_for, run_once, turns
 from taglio.profile.sessions import FittingSessions, ModelFile
-from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
+from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize, without_drift
 from taglio.progress import Progress, reported
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
@@ -217,9 +219,10 @@ class _Timing:
         longest_s = _longest_s((time.process_time() - worked_s) / (time.perf_counter() - began_s), self.watch.options)
         sessions.clear()
         counted = kept(watch.windows, schedule.rounds if self.is_slow else self.effort.minimum)
+        steady = without_drift({name: [samples[name][index] for index in counted] for name in names})
         others, timed = others_in(watch.windows, set(counted)), dict[str, Timed]()
         for name in reported(names, "timing kernels", progress if self.kernels else None):
-            graph, wall = self.files[name].graph(), summarize([samples[name][index] for index in counted])
+            graph, wall = self.files[name].graph(), summarize(steady[name])
             runs = schedule.kernel_runs if longest_s is None else schedule.paused_runs
             seconds_of = self._kernels(name, graph, runs, longest_s) if self.kernels else {}
             kernels = without_recording(graph, seconds_of, wall.median_s)
@@ -236,7 +239,11 @@ class _Timing:
             for recorder in self.recorders.values():
                 recorder.start()
             return effort.schedule(dict.fromkeys(names, effort.run_s), gpus, scatters=False)
-        turn_s = {name: len(feeds[0]) * run_once(name, session, feeds[0]) for name, session in sessions.items()}
+        # A single run may be disturbed, and there would be too few rounds.
+        runs_s = {name: min(run_once(name, session, feeds[0]) for _ in range(3)) for name, session in sessions.items()}
+        turn_s = {name: len(feeds[0]) * seconds for name, seconds in runs_s.items()}
+        if quota().share == inf:  # nothing pauses the process regularly: medians of many short runs are best
+            return effort.schedule(turn_s, gpus, scatters=False)
         stretch = run_for(min(STRETCH_S, effort.budget_s), names[0], sessions[names[0]], cycle(feeds))
         return effort.schedule(turn_s, gpus, scatters=scatter(stretch))
 

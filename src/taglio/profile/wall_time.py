@@ -4,7 +4,7 @@ Under a processor quota (half a core) most short runs have full speed until the 
 speed is what counts: if samples scatter, it is the median of the means of stretches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,6 +12,8 @@ import numpy as np
 
 # A stretch is twice the default period of Linux's quotas, 0.1 s.
 STRETCH_S = 0.2
+# Medians of rounds and of models settle within so many passes.
+_POLISHES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,21 @@ def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) ->
         len(samples),
         steady_s,
     )
+
+
+def without_drift(samples: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """The samples of rounds in which every model had a turn, as if all rounds had run at the machine's median speed.
+
+    A round's speed is the median, over models, of how far each is from its own median: median polish (Tukey,
+    Exploratory Data Analysis, 1977).
+    """
+    logs = np.log([*samples.values()])
+    drift = np.zeros(logs.shape[1])
+    for _ in range(_POLISHES if len(logs) > 1 else 0):
+        rest = logs - drift
+        drift += np.median(rest - np.median(rest, axis=1, keepdims=True), axis=0)
+    steady = np.exp(logs - drift + np.median(drift))
+    return dict(zip(samples, steady.tolist(), strict=True))
 
 
 def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slice]:
