@@ -110,10 +110,10 @@ def main() -> int:
         return against_itself(asked)
     kept = Kept(CACHE / "told.jsonl", Row, again=asked.again)
     rows = kept.rows
-    done = {(row.network, row.run) for row in rows}
+    done = {(row.network, row.limit, row.run) for row in rows}
     for number in range(asked.runs):
         for name in asked.cases.split(","):
-            if (name, number) in done:
+            if (name, asked.max_error, number) in done:
                 continue
             try:
                 kept.add(run(name, number, asked))
