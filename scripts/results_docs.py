@@ -196,7 +196,7 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Errors on unseen inputs",
-            "Inputs that no part of the run had; limit 1 %. Some networks keep float.",
+            "Inputs that no part of the run had; limit 1 %.",
             "unseen",
             "unseen.py",
             "check",
