@@ -336,7 +336,7 @@ def older() -> str:
     if release is None:
         raise ValueError("CHANGELOG.md names no release")
     version, date = release.groups()
-    return f"Files dated up to {date} are of release {version} or code before it.\n\n"
+    return f"Files up to {date} are of release {version} or before.\n\n"
 
 
 def section(claim: Claim, results: Sequence[ResultFile], kinds: Sequence[str]) -> str:
