@@ -39,6 +39,7 @@ class Kind(Enum):
     BUSY_MACHINE = "busy-machine"
     REJECTED_PLAN = "rejected-plan", "allow more if you can, or give more data"
     SLOW_PROCESSOR = "slow-processor"
+    SIMPLIFIED = "simplified"
     FIXED_SHAPES = "fixed-shapes"
     CHANGED_LENGTH = "changed-length", "limit a task instead, such as --metric ctc"
     RANKED_ROWS = "ranked-rows"

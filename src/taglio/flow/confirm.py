@@ -9,7 +9,7 @@ from typing import Self
 
 from taglio.components.build import Manifest
 from taglio.confirm.race import USUAL, Patience, compared, confirm
-from taglio.confirm.speedup import Speedup
+from taglio.confirm.speedup import WORTH, Speedup
 from taglio.data.dataset import Sample, chosen, spread
 from taglio.deploy.write import write, write_source
 from taglio.errors import BadOption, MeasurementFailed
@@ -18,7 +18,6 @@ from taglio.lab.work import Work
 from taglio.memory import make_room
 from taglio.notes import Kind, Note
 from taglio.plan.result import Plan
-from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
 from taglio.search.decide import Decision
 from taglio.search.ledger import Entry
@@ -26,46 +25,66 @@ from taglio.ways.result import Rate
 
 # An opening runs the model on as many inputs as take this long.
 _INPUTS_S, _MOST_INPUTS = 1.0, 8
+# A gain by simplifying the graph that is told: a few openings cannot tell a smaller one.
+_TOLD = 1.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ended:
     """What is delivered: the decision after the race or the search over ways, its speed-up over the source model (None:
-    it was not raced) or its rate, and notes."""
+    it was not raced) or its rate, and notes. The float model as it is delivered is about `simplified` times as fast as
+    the source (1: not measured)."""
 
     work: Work
     decision: Decision
     speedup: Speedup | None = None
     rate: Rate | None = None
+    simplified: float = 1.0
     notes: tuple[Note, ...] = ()
 
 
 def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence[Entry] = ()) -> Ended:
     """What the race leaves of a decision: its winner, or a rival that a few openings show to be faster and that is
     accepted; float where it keeps all limits and no gain is shown. Entries in `also` take part beside the rivals of the
-    winner. A slow model has no rivals: each would be run on all held-out inputs."""
+    winner and float, which is delivered without what slows the source down. A slow model has no rivals: each would be
+    run on all held-out inputs."""
     float32 = decision.ledger.float32
-    is_slow = work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s
-    rivals = {} if is_slow else {entry.key: entry for entry in (*also, *decision.ledger.rivals(decision.winner))}
-    if _is_source(work, decision.plan):
-        return Ended(work, decision)
+    may_float_stay = float32.holds and work.replaced is None
+    entries = {entry.key: entry for entry in (decision.winner, *_rivals(work, decision, also))}
     try:
         with Deliveries(work) as deliveries:
-            candidates = [decision, *(decision.of(work, entry) for entry in rivals.values())]
-            ranked = deliveries.fastest_first(candidates, patience)
-            accepted = (end if end is decision else decision.accepting(work, end.winner) for end in ranked)
-            end = next(filter(None, accepted))
-            race = deliveries.confirm(end.plan, patience)
-            may_float_stay = float32.holds and work.replaced is None and end.winner.key != float32.key
-            if race.replaces_float or not may_float_stay:
-                return Ended(work, end, race, notes=_too_noisy(race))
-            text = f"the fastest plan within the limit is {race} as fast as float32, which does not replace it"
-            notes = (Note(Kind.UNPROVEN_GAIN, text), *_too_noisy(race))
+            gains = deliveries.gains([decision.of(work, entry).plan for entry in entries.values()], patience)
+            gain_of = dict(zip(entries, gains, strict=True))
+            simplified = gain_of.get(float32.key, 1.0)
+            ranked = sorted(entries, key=lambda key: -gain_of[key])
+            accepted = (
+                decision if key == decision.winner.key else decision.accepting(work, entries[key]) for key in ranked
+            )
+            end, notes = next(filter(None, accepted)), tuple[Note, ...]()
+            if end.winner.key != float32.key:
+                race = deliveries.confirm(end.plan, patience)
+                if race.replaces_float or not may_float_stay:
+                    notes = (*_by_simplifying(simplified), *_too_noisy(race))
+                    return Ended(work, end, race, simplified=simplified, notes=notes)
+                notes = (_unproven(str(race)), *_too_noisy(race))
+            elif decision.winner.key != float32.key:
+                notes = (_unproven(f"about {gain_of[decision.winner.key] / simplified:.2f} ×"),)
             end = decision.of(work, float32)
-            race_of_float = None if _is_source(work, end.plan) else deliveries.confirm(end.plan, patience)
-            return Ended(work, end, race_of_float, notes=notes)
+            if simplified >= WORTH and (race := deliveries.confirm(end.plan, patience)).replaces_float:
+                notes = (*_by_simplifying(simplified), *notes)
+                return Ended(work, end, race, simplified=simplified, notes=notes)
+            return Ended(work, end, notes=notes)
     except (BadOption, MeasurementFailed) as error:
         return Ended(work, decision, notes=(Note(Kind.UNCONFIRMED, f"the speed-up is not confirmed: {error}"),))
+
+
+def _rivals(work: Work, decision: Decision, also: Sequence[Entry]) -> Sequence[Entry]:
+    """What a few openings compare the winner with; nothing where the model is slow."""
+    float32 = decision.ledger.float32
+    if work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s:
+        return ()
+    floats = [float32] if float32.holds and work.replaced is None else []
+    return (*also, *decision.ledger.rivals(decision.winner), *floats)
 
 
 class Deliveries:
@@ -96,14 +115,14 @@ class Deliveries:
             write_source(folder, work.source, inputs, work.outputs, threads, callers)
         return folder
 
-    def fastest_first(self, candidates: Sequence[Decision], patience: Patience) -> list[Decision]:
-        """The candidates in the order of their speed over a few openings."""
-        if len(candidates) == 1:
-            return [*candidates]
-        folders = [self.folder(candidate.plan) for candidate in candidates]
-        results = compared(self.bench, self.source(self._work.setup.threads_of_source), folders, patience)
-        order = sorted(range(len(candidates)), key=lambda index: -results[index].ratio)
-        return [candidates[index] for index in order]
+    def gains(self, plans: Sequence[Plan], patience: Patience) -> list[float]:
+        """The speed-up of each plan over the source model in a few openings; 1 for one that is no float model and has
+        no rival, because nothing depends on it."""
+        if len(plans) == 1 and plans[0].assignment():
+            return [1.0]
+        base = self.source(self._work.setup.threads_of_source)
+        results = compared(self.bench, base, [self.folder(plan) for plan in plans], patience)
+        return [result.ratio for result in results]
 
     def confirm(self, plan: Plan, patience: Patience) -> Speedup:
         """The speed-up of one over the source model."""
@@ -134,10 +153,17 @@ def raced_inputs(work: Work) -> Sequence[Sample]:
     return chosen(samples, spread(samples, work.within(_INPUTS_S).runs(_MOST_INPUTS)))
 
 
-def _is_source(work: Work, plan: Plan) -> bool:
-    """Whether a plan is the source model, which may be simplified, in ONNX Runtime with default options."""
-    default = plan.runtime == NAME and work.setup.optimization == Optimization.ALL
-    return default and not plan.assignment() and work.replaced is None
+def _unproven(gain: str) -> Note:
+    text = f"the fastest plan within the limit is {gain} as fast as float32, which does not replace it"
+    return Note(Kind.UNPROVEN_GAIN, text)
+
+
+def _by_simplifying(gain: float) -> tuple[Note, ...]:
+    """A note where a part of the speed-up has nothing to do with forms."""
+    if gain < _TOLD:
+        return ()
+    text = f"about {gain:.2f} × of the speed-up come from simplifying the graph, which changes no answer"
+    return (Note(Kind.SIMPLIFIED, text),)
 
 
 def _too_noisy(race: Speedup) -> tuple[Note, ...]:

@@ -63,9 +63,10 @@ class Outcome:
     plan's errors on every held-out input, of which the last `unseen.inputs` took no part in the search; () for a metric
     that has none by input.
     `interrupted`: the user stopped the search, and this is the best that it had.
-    `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if the source
-    model itself is delivered, or nothing could be raced. `rate` is the way that was chosen for a rate, None if the plan
-    was chosen for its latency."""
+    `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if it delivers
+    the float model without a gain, or nothing could be raced. The float model that was planned is about `simplified`
+    times as fast as the source (1: not measured). `rate` is the way that was chosen for a rate, None if the plan was
+    chosen for its latency."""
 
     model: str
     model_sha256: str
@@ -99,6 +100,7 @@ class Outcome:
     input_errors: tuple[float, ...] = ()
     rate: Rate | None = None
     reused_errors: int = 0
+    simplified: float = 1.0
 
     @property
     def places(self) -> tuple[Point, ...]:
@@ -162,7 +164,7 @@ class Outcome:
         """How many times as fast as float a variant was predicted to be; None where the profile does not predict it."""
         if not self.predicted(variant) or variant.predicted_latency_s <= 0.0:
             return None
-        return self.float32.latency.median_s / variant.predicted_latency_s
+        return self.simplified * self.float32.latency.median_s / variant.predicted_latency_s
 
     def predicted(self, variant: Figures) -> bool:
         """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""

@@ -55,6 +55,7 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         unseen=unseen_of(work, answered, decision.candidates),
         input_errors=answered.by_input,
         rate=ended.rate,
+        simplified=ended.simplified,
     )
 
 

@@ -122,10 +122,11 @@ def measured_ratio(outcome: Outcome, variant: Figures) -> float:
 
 
 def float_stays(outcome: Outcome) -> bool:
-    """Whether the plan is the float model in the runtime that it is compared with."""
+    """Whether the plan is the float model in the runtime that it is compared with, and not faster than the source,
+    either."""
     plan = outcome.plan
     same = not plan.int8_blocks and not plan.bfloat16_blocks and plan.runtime == outcome.float32.runtime
-    return same and outcome.float32.error <= outcome.max_error  # else see search/instead.py
+    return same and outcome.speedup is None and outcome.float32.error <= outcome.max_error  # else see search/instead.py
 
 
 def front(outcome: Outcome, folder: str) -> list[Part]:
