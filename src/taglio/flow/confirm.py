@@ -55,12 +55,8 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
         with Deliveries(work) as deliveries:
             gains = deliveries.gains([decision.of(work, entry).plan for entry in entries.values()], patience)
             gain_of = dict(zip(entries, gains, strict=True))
-            simplified = gain_of.get(float32.key, 1.0)
-            ranked = sorted(entries, key=lambda key: -gain_of[key])
-            accepted = (
-                decision if key == decision.winner.key else decision.accepting(work, entries[key]) for key in ranked
-            )
-            end, notes = next(filter(None, accepted)), tuple[Note, ...]()
+            simplified, notes = gain_of.get(float32.key, 1.0), tuple[Note, ...]()
+            end = _fastest(work, decision, sorted(entries.values(), key=lambda entry: -gain_of[entry.key]))
             if end.winner.key != float32.key:
                 race = deliveries.confirm(end.plan, patience)
                 if race.replaces_float or not may_float_stay:
@@ -85,6 +81,12 @@ def _rivals(work: Work, decision: Decision, also: Sequence[Entry]) -> Sequence[E
         return ()
     floats = [float32] if float32.holds and work.replaced is None else []
     return (*also, *decision.ledger.rivals(decision.winner), *floats)
+
+
+def _fastest(work: Work, decision: Decision, ranked: Sequence[Entry]) -> Decision:
+    """The decision for the first entry that is accepted; its own winner is."""
+    accepted = (decision if entry.key == decision.winner.key else decision.accepting(work, entry) for entry in ranked)
+    return next(filter(None, accepted))
 
 
 class Deliveries:
