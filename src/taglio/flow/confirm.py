@@ -25,6 +25,8 @@ from taglio.ways.result import Rate
 
 # An opening runs the model on as many inputs as take this long.
 _INPUTS_S, _MOST_INPUTS = 1.0, 8
+# Runs of a few openings of a winner, float and the source.
+_FEW_RUNS = 30
 # A gain by simplifying the graph that is told: a few openings cannot tell a smaller one.
 _TOLD = 1.05
 
@@ -46,15 +48,16 @@ class Ended:
 def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence[Entry] = ()) -> Ended:
     """What the race leaves of a decision: its winner, or a rival that a few openings show to be faster and that is
     accepted; float where it keeps all limits and no gain is shown. Entries in `also` take part beside the rivals of the
-    winner and float, which is delivered without what slows the source down. A slow model has no rivals: each would be
-    run on all held-out inputs."""
+    winner and float, which is delivered without what slows the source down."""
     float32 = decision.ledger.float32
     may_float_stay = float32.holds and work.replaced is None
-    entries = {entry.key: entry for entry in (decision.winner, *_rivals(work, decision, also))}
+    entries = {entry.key: entry for entry in (decision.winner, *_rivals(work, decision, also, patience))}
     try:
         with Deliveries(work) as deliveries:
-            gains = deliveries.gains([decision.of(work, entry).plan for entry in entries.values()], patience)
-            gain_of = dict(zip(entries, gains, strict=True))
+            gain_of = dict.fromkeys(entries, 1.0)
+            if len(entries) > 1 or (decision.winner.key == float32.key and _is_quick(work, patience)):
+                plans = [decision.of(work, entry).plan for entry in entries.values()]
+                gain_of = dict(zip(entries, deliveries.gains(plans, patience), strict=True))
             simplified, notes = gain_of.get(float32.key, 1.0), tuple[Note, ...]()
             end = _fastest(work, decision, sorted(entries.values(), key=lambda entry: -gain_of[entry.key]))
             if end.winner.key != float32.key:
@@ -74,13 +77,19 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
         return Ended(work, decision, notes=(Note(Kind.UNCONFIRMED, f"the speed-up is not confirmed: {error}"),))
 
 
-def _rivals(work: Work, decision: Decision, also: Sequence[Entry]) -> Sequence[Entry]:
-    """What a few openings compare the winner with; nothing where the model is slow."""
+def _rivals(work: Work, decision: Decision, also: Sequence[Entry], patience: Patience) -> Sequence[Entry]:
+    """What a few openings compare the winner with: plans, unless running each on all held-out inputs takes too long,
+    and float."""
     float32 = decision.ledger.float32
-    if work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s:
-        return ()
-    floats = [float32] if float32.holds and work.replaced is None else []
-    return (*also, *decision.ledger.rivals(decision.winner), *floats)
+    is_slow = work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s
+    plans = () if is_slow else (*also, *decision.ledger.rivals(decision.winner))
+    has_float = float32.holds and work.replaced is None and _is_quick(work, patience)
+    return (*plans, float32) if has_float else plans
+
+
+def _is_quick(work: Work, patience: Patience) -> bool:
+    """Whether a few openings of float and the source, and a plan, take less time than a race."""
+    return _FEW_RUNS * work.setup.run_s <= patience.seconds
 
 
 def _fastest(work: Work, decision: Decision, ranked: Sequence[Entry]) -> Decision:
@@ -118,10 +127,7 @@ class Deliveries:
         return folder
 
     def gains(self, plans: Sequence[Plan], patience: Patience) -> list[float]:
-        """The speed-up of each plan over the source model in a few openings; 1 for one that is no float model and has
-        no rival, because nothing depends on it."""
-        if len(plans) == 1 and plans[0].assignment():
-            return [1.0]
+        """The speed-up of each plan over the source model in a few openings."""
         base = self.source(self._work.setup.threads_of_source)
         results = compared(self.bench, base, [self.folder(plan) for plan in plans], patience)
         return [result.ratio for result in results]
