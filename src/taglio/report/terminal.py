@@ -56,7 +56,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
         "places": [_point(point) for point in outcome.places],
         "front": [_on_front(outcome, point) for point in outcome.front],
         **_notes(outcome.notes),
-        **_fields(outcome, "search_samples", "interrupted"),
+        **_fields(outcome, "search_samples", "interrupted", "simplified"),
         "unseen": None if outcome.unseen is None else msgspec.to_builtins(outcome.unseen),
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "artifacts": {
