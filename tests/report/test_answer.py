@@ -46,6 +46,19 @@ def test_a_confirmed_speed_up_is_the_first_line(outcome: Outcome, printed: Print
     assert lines[-1] == "wrote out/components/model.onnx and out/report.html"
 
 
+def test_float_that_is_faster_than_the_source_is_an_answer(outcome: Outcome, printed: Printed) -> None:
+    """The float model is delivered without what slows the source down."""
+    lines = printed(replace(kept_float(outcome), speedup=CONFIRMED, simplified=1.5))
+    assert lines[0] == "1.53 × (1.47 to 1.60) as fast as float32, error 0 % (limit 1 %): out/deploy/ for ONNX Runtime"
+    assert [line for line in lines if line.startswith("plan ") and "1.53 × (1.47 to 1.60)" in line]
+
+
+def test_predictions_are_beside_the_source(outcome: Outcome) -> None:
+    """As confirmed speed-ups are, of which a part may come from simplifying the graph."""
+    alone, whole = outcome.predicted_ratio(outcome.plan), replace(outcome, simplified=1.5).predicted_ratio(outcome.plan)
+    assert alone is not None and whole == pytest.approx(1.5 * alone)
+
+
 def test_a_speed_up_that_was_not_confirmed_says_so(outcome: Outcome, printed: Printed) -> None:
     lines = printed(outcome)
     assert lines[0] == (
