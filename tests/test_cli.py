@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from taglio.cli.options import OPTIONS
 from taglio.cli.parser import COMMANDS, Command, arguments, build_parser
 from taglio.cli.words import as_flags
 from taglio.cores import available_cores
-from taglio.errors import BadOption, Infeasible, TaglioError
+from taglio.errors import BadOption, Infeasible
 from taglio.scratch import PREFIX
 from tests.end_to_end.command import ENVIRONMENT, Case, Ran, refused, taglio
 from tests.models import conv_relu_chain, saved
@@ -102,17 +101,6 @@ def test_what_stops_a_command_is_one_line(
     error: BaseException, code: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused(stopped_by(error, monkeypatch), *words, code=code)
-
-
-def every_refusal(kind: type[TaglioError] = TaglioError) -> Iterator[type[TaglioError]]:
-    for refusal in kind.__subclasses__():
-        yield refusal
-        yield from every_refusal(refusal)
-
-
-def test_no_refusal_exits_with_success() -> None:
-    codes = {refusal.exit_code for refusal in every_refusal()}
-    assert codes == {2, 3, 4}
 
 
 def test_help_and_the_start_of_devices_load_no_runtime() -> None:
