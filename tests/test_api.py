@@ -1,7 +1,5 @@
 """The library from values to values: nothing is read from, or written to, a folder of the user's unless asked for."""
 
-import ast
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -168,23 +166,6 @@ def test_a_workspace_of_a_model_in_memory_says_so(result: Result, tmp_path: Path
 
     with pytest.raises(BadArtifact, match="came from memory"):
         reopen(tmp_path)
-
-
-def test_no_refusal_of_the_library_names_a_flag() -> None:
-    """Those of commands that start devices, and of workers, speak to who typed them."""
-    home = Path(taglio.__file__).parent
-    wrong = []
-    for path in home.rglob("*.py"):
-        if {"cli", "engine", "emulate", "workers"} & set(path.relative_to(home).parts):
-            continue
-        for raised in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)):
-            texts = [
-                constant.value
-                for constant in ast.walk(raised)
-                if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
-            ]
-            wrong += [f"{path}:{raised.lineno}: {text}" for text in texts if re.search(r"(^|\W)--[a-z]", text)]
-    assert wrong == []
 
 
 @pytest.mark.whole

@@ -174,12 +174,3 @@ def test_a_write_that_is_stopped_changes_nothing(stop: type[BaseException], kept
         temporary.write_bytes(b"half of")
         raise stop
     assert snapshot(kept.parent) == before
-
-
-def test_a_folder_in_the_way_is_refused(kept: Path) -> None:
-    with pytest.raises(BadArtifact, match="cannot be written"):
-        artifact.save(kept / "below.json", "value", MODEL, KEPT)
-    (kept.parent / "folder").mkdir()
-    with pytest.raises(BadArtifact, match=r"cannot be written .*: choose another directory$"):
-        artifact.save(kept.parent / "folder", "value", MODEL, KEPT)
-    assert [path.name for path in sorted(kept.parent.iterdir())] == ["folder", "value.json"]

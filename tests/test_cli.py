@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from taglio.cli.options import OPTIONS
 from taglio.cli.parser import COMMANDS, Command, arguments, build_parser
 from taglio.cli.words import as_flags
 from taglio.cores import available_cores
-from taglio.errors import BadOption, Infeasible, TaglioError
+from taglio.errors import BadOption, Infeasible
 from taglio.scratch import PREFIX
 from tests.end_to_end.command import ENVIRONMENT, Case, Ran, refused, taglio
 from tests.models import conv_relu_chain, saved
@@ -102,17 +101,6 @@ def test_what_stops_a_command_is_one_line(
     error: BaseException, code: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused(stopped_by(error, monkeypatch), *words, code=code)
-
-
-def every_refusal(kind: type[TaglioError] = TaglioError) -> Iterator[type[TaglioError]]:
-    for refusal in kind.__subclasses__():
-        yield refusal
-        yield from every_refusal(refusal)
-
-
-def test_no_refusal_exits_with_success() -> None:
-    codes = {refusal.exit_code for refusal in every_refusal()}
-    assert codes == {2, 3, 4}
 
 
 def test_help_and_the_start_of_devices_load_no_runtime() -> None:
@@ -213,9 +201,8 @@ def test_names_with_line_breaks_stay_on_one_line(tmp_path: Path) -> None:
     assert "2 lines: " in taglio("inspect", saved(conv_relu_chain(), tmp_path, "2\nlines")).out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.whole
-def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: Case, tmp_path: Path) -> None:
+def test_a_signal_stops_a_command_as_ctrl_c_does(tiny: Case, tmp_path: Path) -> None:
     """What it had begun is gone: the workspace, and its temporary folder."""
     (tmp_path / "tmp").mkdir()
     options = ("--max-error", "0.01", "--effort", "3", "-o", str(tmp_path / "out"))
@@ -226,9 +213,9 @@ def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: C
         while not [*(tmp_path / "tmp").glob(f"{PREFIX}*")] and running.poll() is None:
             time.sleep(0.01)
         time.sleep(0.2)
-        running.send_signal(number)
+        running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=60)
-    assert running.returncode == 128 + number
+    assert running.returncode == 128 + signal.SIGTERM
     assert said == "taglio: stopped; the results of earlier stages are intact\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["tmp"]
     assert not [*(tmp_path / "tmp").glob(f"{PREFIX}*")]

@@ -55,9 +55,3 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names.update(parsed.globs)
     refusal.cache_clear()
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
-
-
-def test_every_public_name_is_explained() -> None:
-    for name in taglio.__all__:
-        public = getattr(taglio, name)
-        assert len(inspect.getdoc(inspect.unwrap(public)) or "") > 40, name

@@ -108,18 +108,6 @@ def test_imports_run_one_way(trees: dict[str, ast.Module]) -> None:
     assert [line for module, tree in trees.items() for line in wrong_imports(module, tree)] == []
 
 
-@pytest.mark.parametrize(
-    ("module", "line"),
-    [
-        ("taglio.model.graph", "from taglio import profile"),
-        ("taglio.profile.measure", "def f():\n    from taglio.error.model import ErrorModel"),
-        ("taglio.plan.one_machine", "from .program import Program"),
-    ],
-)
-def test_a_reversed_import_is_found(module: str, line: str) -> None:
-    assert wrong_imports(module, ast.parse(line)) != []
-
-
 def test_no_import_cycle(trees: dict[str, ast.Module]) -> None:
     depends = {module: {name for _, name in own_imports(tree)} for module, tree in trees.items()}
     tuple(TopologicalSorter(depends).static_order())

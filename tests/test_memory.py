@@ -29,13 +29,6 @@ def test_a_shelf_gives_what_was_put_there(room: float | None) -> None:
     assert sum(1 for _ in shelf) == len(given)
 
 
-def test_a_shelf_without_room_holds_no_values() -> None:
-    values = np.ones(2_000_000, np.float32)
-    shelf = Shelf([[values]], 1_000_000)
-    assert shelf[0][0] is not values
-    assert Shelf([[values]])[0][0] is values
-
-
 def test_memory_is_counted() -> None:
     give_back()  # else what earlier tests left may go meanwhile: 16 MB once did
     before = used_bytes()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -147,7 +148,8 @@ def node_cases() -> Iterator[Case]:
     """The node cases of the installed onnx package."""
     from onnx.backend.test.case.node import collect_testcases  # noqa: PLC0415 - computes all cases: seconds
 
-    with np.errstate(all="ignore"):
+    # Nobody reads the outputs that come with a case, and most of the time went into those of pools.
+    with np.errstate(all="ignore"), patch("onnx.reference.ops.op_pool_common.pool", _zeros):
         found = collect_testcases("")
     for each in found:
         if each.model is not None and each.data_sets:
@@ -156,3 +158,8 @@ def node_cases() -> Iterator[Case]:
             for value, given in zip(each.model.graph.input, each.data_sets[0][0], strict=False):
                 feed[value.name] = numpy_helper.to_array(given) if isinstance(given, onnx.TensorProto) else given
             yield Case(each.name, each.model.SerializeToString(), (feed,))
+
+
+def _zeros(padded: np.ndarray, x_shape: Any, _kernel: Any, _strides: Any, out_shape: Any, *_: Any, **__: Any) -> Any:
+    """In place of onnx's reference of all pools: an output of the right shape and type."""
+    return np.zeros((*x_shape[:2], *out_shape), padded.dtype)

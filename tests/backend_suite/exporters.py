@@ -115,25 +115,6 @@ def keys_for_the_next_step() -> Made:
     return g, each(lambda index: {"x": normal(1, 6, 16, seed=index)})
 
 
-def sequence_output() -> Made:
-    g = Graph(17)
-    x = g.op("Relu", g.linear(g.given("x", FLOAT, "N", 8), 8, 12))
-    parts = g.op("SplitToSequence", x, g.whole(4, 8), axis=1)
-    g.outputs.append(helper.make_tensor_sequence_value_info(parts, FLOAT, None))
-    g.gives(g.linear(x, 12, 3))
-    return g, each(lambda index: {"x": normal(1, 8, seed=index)})
-
-
-def float8_pair() -> Made:
-    g = Graph(19)
-    x = g.linear(g.given("x", FLOAT, "N", 8), 8, 16)
-    g.weights.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
-    scale = g.constant(np.float32(0.05))
-    x = g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, "zero"), scale, "zero")
-    g.gives(g.linear(g.op("Sigmoid", x), 16, 4))
-    return g, each(lambda index: {"x": normal(1, 8, seed=index)})
-
-
 def bytes_in_and_out() -> Made:
     """TFLite: quantised throughout."""
     g = Graph(13)
@@ -299,15 +280,6 @@ def regions() -> Made:
     )
 
 
-def weights_from_an_input() -> Made:
-    g = Graph(13)
-    x, code = g.given("x", FLOAT, 1, 3, 8, 8), g.given("code", FLOAT, 1, 6)
-    weight = g.op("Reshape", g.linear(code, 6, 108), g.whole(4, 3, 3, 3))
-    y = g.op("Relu", g.op("Conv", x, weight, pads=[1] * 4))
-    g.gives(g.op("GlobalAveragePool", g.conv(y, 4, 4)))
-    return g, each(lambda index: {"x": normal(1, 3, 8, 8, seed=index), "code": normal(1, 6, seed=index)})
-
-
 def odd_outputs() -> Made:
     """An input, a weight, a constant, an inner tensor twice and an input that nothing reads."""
     g = Graph(13)
@@ -322,39 +294,8 @@ def odd_outputs() -> Made:
     return g, each(lambda index: {"x": normal(1, 8, seed=index), "unused": normal(1, 3, seed=index)})
 
 
-def sparse_weight() -> Made:
-    g = Graph(13)
-    x = g.given("x", FLOAT, "N", 12)
-    places = np.sort(np.random.default_rng(0).choice(12 * 16, 60, replace=False))
-    constant = helper.make_tensor("v", FLOAT, [60], normal(60, seed=1) * 0.5)
-    sparse = helper.make_sparse_tensor(constant, helper.make_tensor("i", INT64, [60], places), [12, 16])
-    weight = g.op("Constant", sparse_value=sparse)
-    g.gives(g.linear(g.op("Relu", g.op("MatMul", x, weight)), 16, 3))
-    return g, each(lambda index: {"x": normal(1, 12, seed=index)})
-
-
-def numbers_of_every_width() -> Made:
-    """Double and float16 beside float32, a scalar in and out."""
-    g = Graph(13)
-    wide, half = g.given("wide", TensorProto.DOUBLE, "N", 8), g.given("half", TensorProto.FLOAT16, "N", 8)
-    t = g.given("temperature", FLOAT)
-    x = g.op("Add", g.op("Cast", wide, to=FLOAT), g.op("Cast", half, to=FLOAT))
-    y = g.op("Softmax", g.op("Div", g.linear(g.op("Relu", g.linear(x, 8, 16)), 16, 4), t))
-    g.gives(g.op("Cast", y, to=TensorProto.DOUBLE), TensorProto.DOUBLE)
-    g.gives(g.op("Cast", y, to=TensorProto.FLOAT16), TensorProto.FLOAT16)
-    g.gives(g.op("ReduceMax", y, keepdims=0))
-    return g, each(
-        lambda index: {
-            "wide": normal(1, 8, seed=index).astype(np.float64),
-            "half": normal(1, 8, seed=index).astype(np.float16),
-            "temperature": np.array(1.0 + index / SAMPLES, np.float32),
-        }
-    )
-
-
 _ALL: tuple[Callable[[], Made], ...] = (
-    classifier_with_a_map, text_in_and_out, missing_values, keys_for_the_next_step, sequence_output, float8_pair,
+    classifier_with_a_map, text_in_and_out, missing_values, keys_for_the_next_step,
     bytes_in_and_out, channels_last, function_of_functions, decoder_with_a_past, attention_with_a_mask,
-    states_with_the_batch_second, experts, regions, weights_from_an_input, odd_outputs, sparse_weight,
-    numbers_of_every_width,
+    states_with_the_batch_second, experts, regions, odd_outputs,
 )  # fmt: skip

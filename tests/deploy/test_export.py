@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taglio import weights
-from taglio.deploy.export import LAYOUTS, OVMS, PLAIN, TRITON, export
+from taglio.deploy.export import OVMS, PLAIN, TRITON, export
 from taglio.deploy.folder import read
 from taglio.deploy.verify import HOLDS
 from taglio.deploy.write import Answered, read_answered
@@ -35,16 +35,15 @@ def test_plain_is_the_delivered_folder(delivery: Delivery, tmp_path: Path) -> No
     assert Delivery(tmp_path / "out", delivery.components, delivery.manifest, []).verify().returncode == HOLDS
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_folder_with_files_is_refused_and_an_empty_one_is_filled(layout: str, tmp_path: Path) -> None:
+def test_a_folder_with_files_is_refused_and_an_empty_one_is_filled(tmp_path: Path) -> None:
     delivery = delivered(tmp_path, openvino.NAME)
     target = tmp_path / "deep" / "out"
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("")
     with pytest.raises(BadOption, match="out exists and is not an empty directory: give a new one, or remove it"):
-        exported(delivery.folder, target, layout)
+        exported(delivery.folder, target, TRITON)
     (target / "mine.txt").unlink()
-    exported(delivery.folder, target, layout)
+    exported(delivery.folder, target, TRITON)
     assert (target / "README.md").is_file()
     assert [path.name for path in target.parent.iterdir()] == ["out"]
 

@@ -1,8 +1,7 @@
-"""Artifacts of another version, model or plan, damaged or missing: refused in one line, nothing changed."""
+"""Artifacts of another model or plan, damaged or missing: refused in one line, nothing changed."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +23,6 @@ READERS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def edit(path: Path, **fields: object) -> None:
-    whole = json.loads(path.read_text())
-    path.write_text(json.dumps(whole | fields))
-
-
-def another_version(path: Path) -> tuple[str, ...]:
-    edit(path, format_version=99)
-    return ("format version 99",)
-
-
-def another_model(path: Path) -> tuple[str, ...]:
-    edit(path, model_sha256="0" * 64)
-    return ("another model", "000000000000")
-
-
-def another_value(path: Path) -> tuple[str, ...]:
-    body = json.loads(path.read_text())["body"]
-    edit(path, body=body | {next(iter(body)): "another"})
-    return ("damaged (it was changed after it was written)", "again")
-
-
-def cut_in_half(path: Path) -> tuple[str, ...]:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    return ("again",)
-
-
 def refuse_it(name: str, workspace: Path, *words: str, unless: str = "") -> None:
     """Every command that reads an artifact refuses it, and changes nothing."""
     before = snapshot(workspace)
@@ -59,17 +32,12 @@ def refuse_it(name: str, workspace: Path, *words: str, unless: str = "") -> None
     assert snapshot(workspace) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        *((name, another_model) for name in READERS),
-        *(("plan.json", damage) for damage in (another_version, another_value, cut_in_half)),
-    ],
-)
-def test_an_artifact_that_cannot_be_used(name: str, damage: Callable[[Path], tuple[str, ...]], workspace: Path) -> None:
+@pytest.mark.parametrize("name", READERS)
+def test_an_artifact_of_another_model(name: str, workspace: Path) -> None:
+    path = workspace / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_sha256": "0" * 64}))
     # A profile is what says which model a report is of.
-    another_report = "report" if (name, damage) == ("profile.json", another_model) else ""
-    refuse_it(name, workspace, *damage(workspace / name), unless=another_report)
+    refuse_it(name, workspace, "another model", "000000000000", unless="report" if name == "profile.json" else "")
 
 
 @pytest.mark.parametrize("name", ["setup.json", "profile.json", "components/manifest.json"])

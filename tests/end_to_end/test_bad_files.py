@@ -4,7 +4,6 @@ What is refused and in which words, tests/model and tests/data try case by case.
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
@@ -65,12 +64,3 @@ def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> 
     printed = quick(Case(path, tiny.data), tmp_path / "out", "--max-error", 0.1, *shape, "--json").json()
     assert printed["plan"]["blocks"] == 1
     assert taglio("run", tmp_path / "out", "--runs", 2, "--json").code == 0
-
-
-def test_data_that_does_not_fit(workspace: Path, tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
-    bad = tmp_path_factory.mktemp("bad") / "data.npy"
-    np.save(bad, np.ones((6, 3, 9, 9), np.float32))
-    before = snapshot(workspace)
-    options = ("--data", bad, "--max-error", 0.01, "--effort", 0.01, "-o", workspace)
-    refused(taglio("optimize", tiny.model, *options), "BadData", bad, "[6, 3, 9, 9]", "[1, 3, 8, 8]")
-    assert snapshot(workspace) == before

@@ -14,7 +14,7 @@ from taglio.model import load as model
 from tests.conftest import Optimized, Staged
 from tests.end_to_end.command import Case, Ran, quick, refused, taglio
 from tests.end_to_end.independent import DIGITS, SAME, difference, held_out
-from tests.models import saved, softmax_sandwich, two_in_two_out
+from tests.models import saved, softmax_sandwich
 
 VARIANT = {"latency_s": float, "error": float, "size_bytes": int}
 PLAN = VARIANT | {
@@ -75,42 +75,6 @@ def test_the_model_alone_shows_the_reported_error(optimized: Optimized, few_digi
     assert found == pytest.approx(optimized.printed["plan"]["error"], abs=SAME)
     assert found <= optimized.max_error
     assert made.stat().st_size == optimized.printed["plan"]["size_bytes"]
-
-
-def test_calibration_and_held_out_parts_share_nothing(optimized: Optimized, few_digits: Case) -> None:
-    parts = held_out(few_digits, DIGITS)
-    assert not set(parts.calibration.names) & set(parts.held_out.names)
-    calibrated = artifact.load(optimized.folder / "calibrated.json", "calibrated", dict)
-    assert calibrated["data_sha256"] == parts.calibration.sha256
-    assert artifact.load(optimized.folder / "error.json", "error", dict)["data_sha256"] == parts.held_out.sha256
-
-
-def test_tables_instead_of_json(tiny: Case, tmp_path: Path) -> None:
-    ran = quick(tiny, tmp_path / "out", "--max-error", 0.9)
-    assert ran.code == 0
-    assert all(line.startswith("after ") for line in ran.err.splitlines()), ran.err  # progress on a slow machine
-    answered, *lines = ran.out.splitlines()
-    assert "float32" in answered and f"{tmp_path / 'out' / 'deploy'}/ for " in answered
-    for word in ("float", "latency", "error", "report.html"):
-        assert word in " ".join(lines)
-    assert (tmp_path / "out" / "report.html").stat().st_size > 0
-
-
-def test_several_inputs_and_outputs(tmp_path: Path) -> None:
-    case = Case(saved(two_in_two_out(), tmp_path), tmp_path / "both.npz")
-    rng = np.random.default_rng(1)
-    left, right = (rng.standard_normal((12, channels, 8, 8)).astype(np.float32) for channels in (3, 2))
-    np.savez(case.data, left=left, right=right)
-    out = tmp_path / "out"
-    arguments = (*case.arguments(), "--max-error", 0.2, "--force-int8", "conv*", "--effort", 0.01, "-o", out)
-    arguments = (*arguments, "--runtime", "onnxruntime")
-    printed = taglio("optimize", *arguments, "--json").json()
-    assert printed["plan"]["int8_blocks"] >= 4
-    inputs = (InputSpec("left", (1, 3, 8, 8), "float32"), InputSpec("right", (1, 2, 8, 8), "float32"))
-    samples = held_out(case, inputs).held_out.samples
-    made = out / "components" / "model.onnx"
-    assert difference(case.model, made, samples) == pytest.approx(printed["plan"]["error"], abs=SAME)
-    assert printed["plan"]["error"] <= 0.2
 
 
 # What the Concat at the end of the tiny model joins.
@@ -208,15 +172,6 @@ def test_inspect_as_json(digits: Case) -> None:
     assert printed["summary"]["int8_blocks"] == 38 and printed["summary"]["int8_share"] == pytest.approx(1.0)
     assert printed["command"].startswith(f"taglio optimize {digits.model} --data DATA ")
     assert [tensor["shape"] for tensor in graph["tensors"] if tensor["name"] == "logits"] == [[1, 10]]
-
-
-def test_inspect_shows_chosen_blocks(digits: Case) -> None:
-    full, some = (
-        taglio("inspect", digits.model, "--blocks"),
-        taglio("inspect", digits.model, "--blocks", "*second*"),
-    )
-    assert some.code == 0
-    assert 3 <= len(some.out.splitlines()) < len(full.out.splitlines())
 
 
 @pytest.mark.slow

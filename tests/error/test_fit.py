@@ -71,22 +71,3 @@ def test_terms_and_subsets_without_error_are_survived() -> None:
     errors[:3] = 0.0  # no fit can explain these; it must not fall over them either
     predicted = fit_terms(drawn.rows, errors, drawn.start).predict(drawn.unseen)
     assert np.isfinite(predicted).all() and (predicted > 0.0).all()
-
-
-@pytest.mark.parametrize("terms", [0, 3])
-def test_nothing_to_fit_gives_back_the_start(terms: int) -> None:
-    start = np.full(terms, 1e-4)
-    for rows in (np.zeros((0, terms)), np.zeros((5, terms))):
-        fitted = fit_terms(rows, np.zeros(len(rows)), start)
-        assert (fitted.level, fitted.exponent) == (0.0, 1.0)
-        np.testing.assert_array_equal(fitted.noise, start)
-
-
-def test_fewer_subsets_than_terms_are_met_closely() -> None:
-    """Networks have several times as many terms as subsets are measured."""
-    misses = []
-    for seed in range(6):
-        drawn = world(seed)
-        terms = fit_terms(drawn.rows[:12], drawn.errors[:12], drawn.start)
-        misses.append(np.abs(np.log(terms.predict(drawn.rows[:12]) / drawn.errors[:12])).mean())
-    assert np.mean(misses) < 0.06

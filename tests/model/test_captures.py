@@ -13,34 +13,6 @@ def body(*nodes: onnx.NodeProto, output: str, input_names: tuple[str, ...] = ())
     )
 
 
-def nested() -> onnx.NodeProto:
-    """An If whose branch holds an If; `x` is outside of both, `y` is the outer branch's own, `z` is outside again."""
-    deep = body(helper.make_node("Add", ["x", "y"], ["deep"]), output="deep")
-    other = body(helper.make_node("Identity", ["z"], ["flat"]), output="flat")
-    inner = helper.make_node("If", ["inner_flag"], ["inner"], then_branch=deep, else_branch=other)
-    outer = body(helper.make_node("Relu", ["x"], ["y"]), inner, output="inner")
-    return helper.make_node("If", ["flag"], ["out"], then_branch=outer, else_branch=body(output="x"))
-
-
-def test_reads_at_any_depth_are_seen_and_own_names_are_not() -> None:
-    assert set(node_inputs(nested())) == {"flag", "inner_flag", "x", "z"}
-
-
-def test_renaming_reaches_every_depth_but_not_what_a_body_defines() -> None:
-    node = nested()
-    rename_inputs(node, {"x": "x2", "y": "y2", "z": "z2", "flag": "flag2", "out": "out2"})
-    assert set(node_inputs(node)) == {"flag2", "inner_flag", "x2", "z2"}
-    outer, other = (
-        next(attribute.g for attribute in node.attribute if attribute.name == name)
-        for name in ("then_branch", "else_branch")
-    )
-    assert [list(inner.input) for inner in outer.node] == [["x2"], ["inner_flag"]]
-    deep = next(attribute.g for attribute in outer.node[1].attribute if attribute.name == "then_branch")
-    assert list(deep.node[0].input) == ["x2", "y"]
-    assert other.output[0].name == "x2"
-    assert list(node.output) == ["out"]
-
-
 def test_a_loop_variable_hides_an_outer_tensor_of_its_name() -> None:
     loop = helper.make_node("Loop", ["n", "go", "x"], ["y"])
     inner = body(helper.make_node("Add", ["x", "w"], ["x_out"]), output="x_out", input_names=("i", "go_in", "x"))

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from taglio.profile.busy import BusyWatch, Window, doubt, enough, kept, others_in, others_share, ticks
+from taglio.profile.busy import BusyWatch, Window, doubt, kept, others_in, ticks
 from taglio.profile.effort import Schedule
 from taglio.profile.rounds import interleave
 
@@ -18,25 +18,12 @@ def test_ticks_of_the_processors_that_this_process_may_use() -> None:
     assert ticks(STAT, {7}) == (0, 0)
 
 
-def test_the_share_of_others() -> None:
-    assert others_share(1.5, 1.0, 2.0) == 0.25
-    assert others_share(0.9, 1.0, 2.0) == 0.0  # the kernel's ticks are coarse
-    assert others_share(0.0, 0.0, 0.0) == 0.0
-
-
 def test_rounds_of_quiet_windows_count() -> None:
     windows = [Window(0, 3, 0.0), Window(3, 5, 0.6), Window(5, 6, 0.05), Window(6, 9, 0.3)]
     assert kept(windows, 3) == [0, 1, 2, 5]
     assert kept(windows, 5) == [0, 1, 2, 5, 6, 7, 8]  # too few: the quietest of the others too
     assert others_in(windows, {0, 1, 2, 5}) == pytest.approx(0.0125)
     assert kept([Window(0, 4, 0.5)], 3) == [0, 1, 2, 3]
-
-
-def test_more_is_measured_where_others_disturbed_and_not_for_ever() -> None:
-    assert enough([Window(0, 10, 0.0)], 10)
-    assert not enough([Window(0, 4, 0.5), Window(4, 10, 0.0)], 10)
-    assert enough([Window(0, 4, 0.5), Window(4, 14, 0.0)], 10)
-    assert enough([Window(0, 20, 0.5)], 10)
 
 
 class Machine:

@@ -70,8 +70,8 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material,
         "84.0 MB",
         "163 items/s (158 to 168)",
         "1.60 × (1.55 to 1.66)",
-        "90 %147/s80025.0 ms70.0 ms110.0 ms",
-        "10 %16.3/s1007.0 ms9.0 ms–",
+        "90 %147/s80025.0 ms70.0 ms110 ms",
+        "10 %16.3/s1007.00 ms9.00 ms–",
     ):
         assert expected in words
     assert ("149 requests/s (145 to 153), p95 43.8 ms" in words) is (rate.max_latency_s is not None)

@@ -14,10 +14,8 @@ from taglio.lab.side_by_side import race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Timings
-from taglio.quantize.precision import uncalibrated_forms
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 from taglio.search import form_race
-from taglio.search import screen as module
 from taglio.search.form_race import INT8
 from taglio.search.ledger import Measurement, Variant, expected_s
 from taglio.search.screen import screen
@@ -136,16 +134,6 @@ def test_a_form_that_keeps_the_limit_counts_where_a_faster_one_does_not(monkeypa
     result = screen(work, None, 0.02, Metric())
     assert (result.planned, result.why) == ((ORT,), None)
     assert "w8" in result.scheme.uncalibrated
-
-
-def test_a_form_counts_only_where_plans_are_made() -> None:
-    def row(form: str, place: str) -> Measurement:
-        return Measurement(Variant(place, form, blocks=3), 1.0, 2.0, 0.01, 1.0, kept=True)
-
-    rows = (row("int8-weights", OPENVINO), row("int8-dynamic", ORT))
-    judged, names = module._kept(rows, [OPENVINO], uncalibrated_forms(SATURATES))
-    assert names == ("w8",)
-    assert [each.kept for each in judged] == [True, False]
 
 
 @pytest.mark.whole

@@ -61,27 +61,12 @@ def test_it_comes_near_the_fastest_plan_that_truly_holds(factor: float, bound: f
     assert ideal * (1 - 1e-6) <= found <= 1.1 * ideal
 
 
-def test_an_error_above_the_predicted_one_tightens_until_a_plan_holds() -> None:
-    graph, profile, error = chain(upper_log=0.0)
-    measure, limits = Hidden(graph, error, 1.7), Limits(0.02)
-    tried = search(graph, profile, error, limits, measure)
-    honest(tried, measure, limits)
-    assert not tried[0].holds and any(each.holds for each in tried)
-
-
 def test_a_plan_close_to_the_bound_needs_no_second_solve() -> None:
     graph, profile, error = chain(upper_log=0.0)
     limits = Limits(0.02)
     first = make_plan(Tables(graph, profile, error), limits)
     factor = 0.99 * 0.02 / error.predict(graph, first.assignment())
     assert len(search(graph, profile, error, limits, Hidden(graph, error, factor))) == 1
-
-
-def test_a_bound_of_zero_gives_the_float_plan() -> None:
-    graph, profile, error = chain()
-    measure = Hidden(graph, error, 1.0)
-    tried = search(graph, profile, error, Limits(0.0), measure)
-    assert [(each.plan.assignment(), each.error, each.holds) for each in tried] == [({}, 0.0, True)]
 
 
 @pytest.mark.whole

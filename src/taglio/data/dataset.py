@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taglio.data.spec import Array, Shape
-from taglio.errors import BadData, BadOption, plural
+from taglio.errors import BadData, plural
 from taglio.memory import Shelf
 from taglio.notes import Note
 
@@ -107,11 +107,9 @@ def split(
     """Draw disjoint, non-empty calibration and held-out parts, the same for the same seed.
 
     Calibration gets half, at most `max_calibration` samples; held-out gets the rest, at most `max_held_out`. Both are
-    shuffled, so a prefix is a random subset. Raises BadData for fewer than 2 samples, BadOption for a maximum below 1.
+    shuffled, so a prefix is a random subset. Raises BadData for fewer than 2 samples.
     """
     count = len(dataset.samples)
-    if max_calibration < 1 or (max_held_out is not None and max_held_out < 1):
-        raise BadOption(f"split allows at most {max_calibration} and {max_held_out} samples: give 1 or more")
     if count < 2:
         batch = f" of {dataset.batch} rows, the model's batch" if dataset.batch > 1 else ""
         fix = "add samples" if not batch else "add rows, or export the model with a smaller or dynamic batch"

@@ -16,7 +16,7 @@ from taglio.notes import Note
 class SampleRequest:
     """A request to a reader: samples of `source` for a model's `inputs`, at most `limit`; those beyond `room_bytes`
     (None: no limit) are kept in a file. `preprocess` is for images and sounds, `near` has the model's other files.
-    Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
+    Raises BadData for a model that cannot be fed."""
 
     source: str
     inputs: Sequence[InputSpec]
@@ -26,8 +26,6 @@ class SampleRequest:
     near: Beside = field(default_factory=Beside)
 
     def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise BadOption(f"limit is {self.limit}: give at least 1 sample")
         if not self.inputs:
             raise BadData(f"{self.source}: the model has no inputs, so no data can be fed to it")
         for spec in self.inputs:

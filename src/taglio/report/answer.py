@@ -8,7 +8,7 @@ from taglio.error.tally import OtherLoss
 from taglio.flow.outcome import Figures, Outcome
 from taglio.notes import Kind
 from taglio.report.parts import Cell, Part, Table
-from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals, shown, size
+from taglio.report.units import MISSING, about, allowed, limit, ms, shown, size
 from taglio.search.front import Point
 
 FLOAT = "float32"
@@ -50,14 +50,12 @@ def figures(outcome: Outcome) -> dict[str, list[object]]:
     """By title, the figures of `variants`, with their values of every further limited metric. Only the plan's speed-up
     can be confirmed."""
     metric, named = outcome.metric, variants(outcome)
-    latencies_s = {name: latency_s(outcome, variant) for name, variant in named.items()}
-    decimals = ms_decimals(max(seconds or 0.0 for seconds in latencies_s.values()))
     score = f"{metric.name} on labels" if metric.labelled else "top-1 accuracy"
     beside_float = [variant for name, variant in named.items() if name != FLOAT]
     gain = speed_up_title(outcome)
     rows: dict[str, list[object]] = {
         "runs in": [runtime_title(variant.runtime) for variant in named.values()],
-        "latency": [ms(seconds, decimals) for seconds in latencies_s.values()],
+        "latency": [ms(latency_s(outcome, variant)) for variant in named.values()],
         gain: [MISSING, *(speed_up(outcome, variant) for variant in beside_float)],
         "predicted": [MISSING, *(predicted_speed_up(outcome, variant) for variant in beside_float)],
         metric.title: [_error(outcome, variant) for variant in named.values()],

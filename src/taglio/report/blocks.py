@@ -1,7 +1,6 @@
 """Block by block: error caused, time saved, and what the plan chose."""
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from taglio.error.loss import Metric
@@ -11,7 +10,7 @@ from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.network import block_class
 from taglio.report.parts import Cell, Part, Table, Text
-from taglio.report.units import MISSING, figures, ms_decimals, shown
+from taglio.report.units import MISSING, figures, shown
 
 _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "chosen")
 
@@ -60,9 +59,8 @@ def ranked(material: Material) -> list[Part]:
     where that is not known."""
     rows = sorted(_rows(material), key=lambda row: (-1.0 if row.error is None else row.error, row.float_s or 0.0))
     rows.reverse()
-    decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
     assignment = material.plan.assignment() if material.plan is not None else None
-    body = [_written(row, assignment, material.metric.basis, decimals) for row in rows]
+    body = [_written(row, assignment, material.metric.basis) for row in rows]
     measured = sum(row.error is not None for row in rows)
     columns = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
     head, cells = [_HEAD[index] for index in columns], [[row[index] for index in columns] for row in body]
@@ -86,7 +84,7 @@ def _rows(material: Material) -> list[_BlockRow]:
     return rows
 
 
-def _written(row: _BlockRow, assignment: Assignment | None, basis: Metric, decimals: int) -> list[Cell]:
+def _written(row: _BlockRow, assignment: Assignment | None, basis: Metric) -> list[Cell]:
     block, planned_form, sample = row.block, MISSING, ""
     if assignment is not None:
         planned_form = form_of(assignment, block.name)
@@ -96,9 +94,9 @@ def _written(row: _BlockRow, assignment: Assignment | None, basis: Metric, decim
     return [
         Cell(block.name, note=about),
         Cell(shown(basis, row.error)),
-        Cell(_milliseconds(row.float_s, decimals)),
-        Cell(_milliseconds(row.int8_s, decimals)),
-        Cell(_milliseconds(row.saved_s, decimals)),
+        Cell(_milliseconds(row.float_s)),
+        Cell(_milliseconds(row.int8_s)),
+        Cell(_milliseconds(row.saved_s)),
         Cell(MISSING if worth is None else figures(worth)),
         Cell(planned_form, swatch=sample),
     ]
@@ -116,7 +114,5 @@ def _lede(material: Material, measured: int) -> str:
     )
 
 
-def _milliseconds(value: float | None, decimals: int) -> str:
-    if value is None or not isfinite(value):
-        return MISSING if value is None else figures(value)
-    return f"{value * 1e3:.{decimals}f}".replace("-", "−")
+def _milliseconds(seconds: float | None) -> str:
+    return MISSING if seconds is None else figures(seconds * 1e3)

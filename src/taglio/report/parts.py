@@ -1,11 +1,9 @@
 """What is shown, as values: text, tables, charts. `templates/parts.html.j2` draws and console.py prints them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
-
-import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +87,8 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Chart:
     """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have the same scale, and a
-    line shows where they are equal; `bounds` are dashed lines through points. `limit` is a horizontal line with its
-    name; the area above it is shaded. Values that are not finite are not drawn, but counted."""
+    line shows where they are equal. `limit` is a horizontal line with its name; the area above it is shaded. What is
+    not finite is not drawn, but counted."""
 
     label: str
     x: Axis
@@ -98,7 +96,6 @@ class Chart:
     marks: Sequence[Mark]
     caption: str = ""
     square: bool = False
-    bounds: Sequence[Sequence[tuple[float, float]]] = ()
     limit: tuple[float, str] | None = None
 
     def undrawn(self) -> int:
@@ -108,17 +105,6 @@ class Chart:
 
 def _fits(value: float, axis: Axis) -> bool:
     return isfinite(value) and (axis.scale == "linear" or value > 0.0 or (axis.zero and value == 0.0))
-
-
-def bound(
-    values: Sequence[float], function: Callable[[float], float], *, log: bool = False
-) -> list[tuple[float, float]]:
-    """The graph of `function` at 61 values over the range of `values`; on a logarithmic axis evenly by ratio."""
-    drawable = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
-    if not drawable:
-        return []
-    spaced: list[float] = (np.geomspace if log else np.linspace)(min(drawable), max(drawable), 61).tolist()
-    return [(x, function(x)) for x in spaced]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Predicted against measured error, and the error and latency of every plan that was tried."""
 
 from collections.abc import Sequence
-from math import exp, inf, isfinite
+from math import exp, inf
 
 from taglio.conformal import COVERAGE
 from taglio.error.loss import Metric
@@ -9,49 +9,39 @@ from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
 from taglio.errors import plural
 from taglio.flow.outcome import Outcome
+from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedValues, Part, Table, Text, bound
-from taglio.report.predicted_time import PURE
-from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
+from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedValues, Part, Table, Text
+from taglio.report.units import MISSING, allowed, limit, ms, percent, shown
 from taglio.search.front import Point
+
+# Symbol, colour and label of the marks of float and all-int8.
+_PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
 
 
 def predicted_error(material: Material) -> list[Part]:
     """Random subsets in int8: cross-validated prediction against measurement; empty without an error model."""
-    error_model, outcome = material.error, material.outcome
+    error_model = material.error
     if error_model is None:
         return []
     metric = error_model.metric
     unit, scale = metric.axis
-
-    def mark(text: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "") -> Mark:
-        hover = f"{text}\npredicted {shown(metric, predicted)}\nmeasured {shown(metric, measured)}"
-        return Mark(predicted * scale, measured * scale, look, hover, label, symbol, ring=look == "plan")
-
-    marks = [
-        mark(plural(len(subset.assignment), "block"), subset.predicted, subset.error, "dot")
-        for subset in error_model.subsets
-    ]
-    if outcome is not None:
-        for variant, look, symbol, name in (
-            (outcome.int8, "int8", "diamond", "all int8"),
-            (outcome.plan, "plan", "circle", "chosen plan"),
-        ):
-            marks.append(mark(name, variant.predicted_error, variant.error, look, symbol, name))
-    xs = [value for point in marks for value in (point.x, point.y)]
-    caption = (
-        f"Solid: predicted equals measured. Dashed: {_upper_end(error_model)}; {limit(COVERAGE)} of new "
-        "subsets are expected below."
-    )
+    marks = []
+    for subset in error_model.subsets:
+        text = (
+            f"{plural(len(subset.assignment), 'block')}\npredicted {shown(metric, subset.predicted)}\n"
+            f"measured {shown(metric, subset.error)}"
+        )
+        marks.append(Mark(subset.predicted * scale, subset.error * scale, "dot", text))
     chart = Chart(
         f"predicted against measured {metric.title}",
         Axis(f"predicted {unit}", "log"),
         Axis(f"measured {unit}", "log"),
         marks,
-        caption,
+        f"Line: predicted equals measured. {limit(COVERAGE)} of new subsets are expected below the prediction "
+        f"{_upper_end(error_model)}.",
         square=True,
-        bounds=[bound(xs, lambda x: error_model.upper(x / scale) * scale, log=True)],
     )
     lede, *notes = prediction_quality(error_model)
     return [lede, *notes, Columns([[chart], [facts(error_model)]])]
@@ -77,7 +67,6 @@ def _tried(outcome: Outcome) -> Table:
     chosen, metric = _chosen(outcome), outcome.metric
     # Where no block computes in int8, "int8" is the float model once more.
     points = [point for point in outcome.points if outcome.int8.int8_blocks or point.name != "int8"]
-    decimals = ms_decimals(max((point.measured_s or point.predicted_s or 0.0 for point in points), default=0.0))
     rows: list[list[object]] = []
     for point in sorted(points, key=lambda point: point.measured_s or point.predicted_s or inf):
         loss = Cell(shown(metric, point.error), "" if point.holds else "bad", "" if point.judged else "expected")
@@ -85,8 +74,8 @@ def _tried(outcome: Outcome) -> Table:
             [
                 Cell(f"{point.name}, chosen", "strong") if point is chosen else point.name,
                 point.runtime,
-                ms(point.predicted_s, decimals),
-                ms(point.measured_s, decimals),
+                ms(point.predicted_s),
+                ms(point.measured_s),
                 _ratio(point),
                 loss if point.error is not None else MISSING,
                 point.int8_blocks,
@@ -109,7 +98,7 @@ def _scatter(outcome: Outcome, points: Sequence[Point]) -> Chart:
     metric, scale, plan = outcome.metric, outcome.metric.axis[1], _chosen(outcome)
     marks = []
     for point in points:
-        symbol, look, name = PURE.get(point.name, ("circle", "tried", ""))
+        symbol, look, name = _PURE.get(point.name, ("circle", "tried", ""))
         if point is plan:
             look, name = "plan", "chosen plan"
         measured_ms = point.measured_s * 1e3 if point.measured_s else None
@@ -118,23 +107,12 @@ def _scatter(outcome: Outcome, points: Sequence[Point]) -> Chart:
         faint, ring = not point.holds, point is plan
         marks.append(Mark(predicted_ms, error, look, text, name, symbol, hollow=faint, ring=ring, to=measured_ms))
     limit_line = (outcome.max_error * scale, allowed(metric, outcome.max_error))
-    axis = _error_axis(outcome)
+    axis = Axis(metric.axis[0], "log", zero=True)
     caption = (
         "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency. Hollow: "
         "beyond the limit."
     )
     return Chart("error and latency of all plans", Axis("latency, ms"), axis, marks, caption, limit=limit_line)
-
-
-def _error_axis(outcome: Outcome) -> Axis:
-    unit, scale = outcome.metric.axis
-    errors = [point.error for point in outcome.points if point.error is not None]
-    values = [error * scale for error in (*errors, outcome.max_error)]
-    positive = [value for value in values if value > 0.0 and isfinite(value)]
-    # A linear axis would crowd the plans at its foot.
-    if positive and max(positive) > 8.0 * max(min(positive), outcome.max_error * scale):
-        return Axis(unit, "log", zero=True)
-    return Axis(unit, zero=True)
 
 
 def _chosen(outcome: Outcome) -> Point | None:

@@ -7,7 +7,7 @@ from taglio.report import answer, remarks
 from taglio.report.material import Material
 from taglio.report.parts import Cell, Heading, NamedValues, Part, Table, Text
 from taglio.report.placement import measured_at
-from taglio.report.units import MISSING, about, allowed, ms, ms_decimals, shown
+from taglio.report.units import MISSING, about, allowed, ms, shown
 
 
 def headline(material: Material) -> list[Part]:
@@ -56,9 +56,8 @@ def side_by_side(material: Material) -> list[Part]:
         return []
     metric, variants = outcome.metric, answer.variants(outcome)
     walls, fewer = [variant.latency for variant in variants.values()], _of_fewer(outcome)
-    decimals = ms_decimals(max(wall.p95_s for wall in walls))
     figures = answer.figures(outcome) | {
-        "p95 in the search": [ms(wall.p95_s, decimals) for wall in walls],
+        "p95 in the search": [ms(wall.p95_s) for wall in walls],
         f"{metric.title} predicted{fewer}": [shown(metric, variant.predicted_error) for variant in variants.values()],
         f"{metric.title}, upper end (95\u00a0%)": [shown(metric, variant.error_upper) for variant in variants.values()],
     }

@@ -1,6 +1,6 @@
 """Format numbers in the units of the page. Knows no markup."""
 
-from math import floor, inf, isfinite, log10
+from math import floor, isfinite, log10
 
 from taglio.error.loss import RELATIVE_L2, Metric
 from taglio.error.tally import RUINED
@@ -10,19 +10,9 @@ _NBSP = "\u00a0"
 MISSING = "–"
 
 
-def ms(seconds: float | None, decimals: int | None = None) -> str:
-    """Milliseconds with three significant digits, or with `decimals`, for columns of a table."""
-    if seconds is None:
-        return MISSING
-    value = seconds * 1e3
-    text = figures(value) if decimals is None or not isfinite(value) else f"{value:.{decimals}f}"
-    return f"{text}{_NBSP}ms"
-
-
-def ms_decimals(largest_s: float) -> int:
-    """Decimals that show the largest time of a column with three or four digits."""
-    value = abs(largest_s) * 1e3
-    return max(1, min(4, 2 - floor(log10(value)))) if 0.0 < value < inf else 2
+def ms(seconds: float | None) -> str:
+    """Milliseconds with three significant digits."""
+    return MISSING if seconds is None else f"{figures(seconds * 1e3)}{_NBSP}ms"
 
 
 def percent(share: float | None) -> str:

@@ -3,7 +3,7 @@
 from taglio.report.answer import runtime_title
 from taglio.report.material import Material
 from taglio.report.parts import NamedValues, Part, Table
-from taglio.report.units import MISSING, figures, ms, ms_decimals, size
+from taglio.report.units import MISSING, figures, ms, size
 from taglio.runtimes.way import Way
 from taglio.ways.result import Rate, TriedWay
 
@@ -41,13 +41,12 @@ def loads(material: Material) -> list[Part]:
     rate = _rate(material)
     if rate is None or not rate.loads:
         return []
-    decimals = ms_decimals(max(load.p99_s or load.p95_s or load.p50_s for load in rate.loads))
     rows = [
         [
             f"{load.share * 100:.0f}\u00a0%",
             f"{figures(load.per_s)}/s",
             load.requests,
-            *(ms(seconds, decimals) for seconds in (load.p50_s, load.p95_s, load.p99_s)),
+            *map(ms, (load.p50_s, load.p95_s, load.p99_s)),
         ]
         for load in rate.loads
     ]
@@ -70,14 +69,13 @@ def tried(material: Material) -> list[Part]:
     if default is not None and default not in ways[:_FIRST]:
         ways.remove(default)
         ways.insert(_FIRST - 1, default)
-    decimals = ms_decimals(max(way.latency_s for way in ways))
     rows = [
         [
             f"{way.model} in {runtime_title(way.runtime)}",
             way.way,
             f"{figures(way.capacity_per_s)}/s",
             *([f"{figures(_goal(way))}/s"] if rate.limit else []),
-            ms(way.latency_s, decimals),
+            ms(way.latency_s),
             size(way.memory_bytes) if way.memory_bytes else MISSING,
             _role(rate, way, default),
         ]

@@ -23,7 +23,6 @@ const drawChart = (spec, width) => {
   if (spec.limit) ys.push(spec.limit[0]);
   const both = spec.square ? [...xs, ...ys] : null, X = reach(x, both ?? xs), Y = reach(y, both ?? ys);
   const at = (axis, domain, value) => (axis.scale === "log" && axis.zero && value === 0 ? domain[0] : value);
-  const fits = (axis, domain) => (value) => finite(axis)(value) && value >= domain[0] && value <= domain[1];
   const marks = spec.marks.map((mark) => ({...mark, px: at(x, X, mark.x), py: at(y, Y, mark.y)})).filter((mark) => finite(x)(mark.px) && finite(y)(mark.py));
   const color = (mark) => `var(--${mark.look})`;
   const across = (mark) => (x.scale === "log" ? Math.log(mark.px / X[0]) / Math.log(X[1] / X[0]) : (mark.px - X[0]) / (X[1] - X[0]));
@@ -36,7 +35,6 @@ const drawChart = (spec, width) => {
     marks: [
       spec.limit ? Plot.rectY([0], {x1: X[0], x2: X[1], y1: Math.max(Y[0], spec.limit[0]), y2: Y[1], fill: "var(--bad)", fillOpacity: 0.1}) : null,
       spec.square ? Plot.line([X, X].map((ends, index) => [ends[index], ends[index]]), {stroke: "var(--soft)", strokeWidth: 1.3}) : null,
-      ...spec.bounds.map((points) => Plot.line(points.filter(([a, b]) => fits(x, X)(a) && fits(y, Y)(b)), {stroke: "var(--bad)", strokeDasharray: "5 4", strokeWidth: 1.3})),
       spec.limit ? Plot.ruleY([spec.limit[0]], {stroke: "var(--bad)", strokeDasharray: "5 4"}) : null,
       spec.limit ? Plot.text([spec.limit], {x: () => X[1], y: "0", text: "1", textAnchor: "end", dx: -4, dy: -8, fill: "var(--soft)", stroke: "var(--paper)", strokeWidth: 3}) : null,
       Plot.ruleY(marks.filter((mark) => Number.isFinite(mark.to)), {x1: "px", x2: "to", y: "py", stroke: "var(--soft)"}),
