@@ -7,7 +7,6 @@ import pytest
 from taglio.error.tasks.suggest import Suggestion, suggest
 from tests.models import loaded, parsed
 
-
 DETECTION = Suggestion("detection", 'the metadata names the task "segment"')
 
 
