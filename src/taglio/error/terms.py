@@ -39,9 +39,7 @@ class Design:
         forms = {(block, precision.name) for block, precision in assignment.items()}
         own = [key in forms for key in self.own]
         floats = {flow for flow, producer in self.producers.items() if not writes(assignment, producer)}
-        edge = [
-            (flow, reader) in wired or (flow in floats and reads(assignment, reader)) for flow, reader in self.edge
-        ]
+        edge = [(flow, reader) in wired or (flow in floats and reads(assignment, reader)) for flow, reader in self.edge]
         return np.array([*own, *edge], float)
 
 
