@@ -10,7 +10,6 @@ from typing import Any
 
 from taglio.compare.row import WantedRow
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
-from taglio.runtimes import cuda
 
 FLOAT = "float32"
 
@@ -74,15 +73,8 @@ def _row(backend: str, key: str, method: str, form: str, types: str, engine: str
 
 
 def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
-    """ONNX Runtime's CPU provider, and float on its CUDA provider."""
-    row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
-    on_gpu = partial(_row, "onnxruntime", form="onnx", file=files[FLOAT])
-    return (
-        *(row(form, "CPU") for form in forms()),
-        on_gpu("float32 cuda", FLOAT, types="f32", engine=cuda.NAME),
-        on_gpu("float32 cuda tf32", FLOAT, types="f32", engine=cuda.TF32),
-        on_gpu("float16 cuda", "float16", types="f16", engine=cuda.F16),
-    )
+    """ONNX Runtime's CPU provider."""
+    return tuple(_onnx_row("onnxruntime", form, "CPU", files=files, refusals=refusals) for form in forms())
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
@@ -173,11 +165,8 @@ def _pytorch() -> tuple[WantedRow, ...]:
     return (
         row("float32", FLOAT, "eager", "f32", "eager"),
         row("bfloat16", "bfloat16", "autocast", "bf16", "eager"),
-        row("float32 cuda", FLOAT, "eager", "f32", "cuda"),
-        row("float16 cuda", "float16", "autocast", "f16", "cuda"),
         row("float32 compiled", FLOAT, "eager", "f32", _INDUCTOR),
         row("bfloat16 compiled", "bfloat16", "autocast", "bf16", _INDUCTOR),
-        row("float32 cuda compiled", FLOAT, "eager", "f32", "cuda inductor"),
         *(pt2e(f"pt2e-{method}-asym-pc", method) for method in ("static", "dynamic")),
     )
 
