@@ -7,7 +7,7 @@ from taglio.compare.row import Latency, Row, RowCheck, WantedRow
 
 
 def wanted(key: str, backend: str = "onnxruntime", method: str = "static") -> WantedRow:
-    return WantedRow(f"{backend}/{key}", backend, method, "qdq", "u8s8", True, False, "CPU")
+    return WantedRow(f"{backend}/{key}", backend, method, "qdq", "u8s8", engine="CPU")
 
 
 def request(folder: Path, rows: tuple[WantedRow, ...]) -> Request:
