@@ -188,7 +188,7 @@ def test_inspect_in_words(digits: Case, tmp_path: Path) -> None:
     ran = taglio("inspect", digits.model)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("digits: 38 blocks, 38 can be int8, ")
-    command = f"taglio optimize {digits.model} --data DATA --max-error 1% -o out"
+    command = f"taglio optimize {digits.model} --data DATA --metric top1"
     for word in ("23 Conv", "weights", "input  image 1x1x32x32 float32", "output logits 1x10", "expect about", command):
         assert word in ran.out
     assert "MFLOPs" not in ran.out and "MFLOPs" in taglio("inspect", digits.model, "--blocks").out
