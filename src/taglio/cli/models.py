@@ -6,7 +6,7 @@ from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cli.words import as_flags
 from taglio.compare.convert import as_onnx, foreign
-from taglio.error.tasks.suggest import suggest
+from taglio.error.tasks.suggest import suggest_for
 from taglio.flow import stages
 from taglio.flow.inspect import inspection
 from taglio.flow.memory import least_bytes
@@ -31,10 +31,11 @@ def inspect(options: argparse.Namespace) -> Shown:
     assumed = as_flags(assumed)
     graph = build(model, observed)
     block_names = None if options.blocks in (None, "all") else set(match(graph, options.blocks.split(",")))
-    states = [f"{present}={past}" for present, past in suggested(model.inputs, model.proto.graph)]
+    pairs = suggested(model.inputs, model.proto.graph)
+    suggestion = suggest_for(model, graph, [name for pair in pairs for name in pair])
+    states = [f"{present}={past}" for present, past in pairs]
     machine = describe()
     inspected_model = inspection(model, graph, machine.instructions)
-    suggestion = suggest(model)
     next_step = inspected.Advice(options.model, options.shapes, states, suggestion)
     memory_bytes = None if observed is None else least_bytes(model, graph)
 

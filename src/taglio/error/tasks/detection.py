@@ -114,7 +114,7 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
     arrays = {name: np.asarray(v, np.float64) for name, v in outputs.items() if np.asarray(v).dtype.kind == "f"}
     if candidates := _by_stride(arrays, image):
         return candidates
-    if image is not None and (heads := _heads_by_stride(arrays, image)):
+    if image is not None and (heads := heads_by_stride({name: array.shape for name, array in arrays.items()}, image)):
         corners = [_from_distances(_rows(arrays[boxes]), stride, image) for stride, _, boxes in heads]
         return np.concatenate(corners), np.concatenate([_rows(arrays[scores]) for _, scores, _ in heads])
     if candidates := _listed(outputs):
@@ -136,9 +136,9 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
             return _from_centres(array[:4].T), array[4 : len(array) - prototypes(arrays, image)].T
         if bins := _bins(array, image):
             return _from_distributions(array, bins, image)
-        if array.shape[1] >= 6 and not _on_grid(len(array), image) and _has_corners(array):
+        if array.shape[1] >= 6 and not on_grid(len(array), image) and _has_corners(array):
             return array[:, :4], _one_hot(array[:, 4], array[:, 5])
-        if array.shape[1] >= 6 and _on_grid(len(array), image):
+        if array.shape[1] >= 6 and on_grid(len(array), image):
             return _from_cells(array[:, :4], image), array[:, 4:5] * array[:, 5:]
         if array.shape[1] >= 5 and sum(len(other) == len(array) for other in flat.values()) == 1:
             return _from_centres(array[:, :4]), array[:, 4:]
@@ -172,22 +172,22 @@ def _rows(value: np.ndarray) -> np.ndarray:
     return value.reshape(-1, value.shape[-1])
 
 
-def _heads_by_stride(arrays: Mapping[str, np.ndarray], image: tuple[int, int]) -> list[tuple[int, str, str]]:
+def heads_by_stride(shapes: Mapping[str, tuple[int, ...]], image: tuple[int, int]) -> list[tuple[int, str, str]]:
     """The strides that have a float output with scores and one with boxes, each with as many rows as it has cells, and
     the names of both; none if there are fewer than two strides. Exporters write boxes behind scores."""
     heads: list[tuple[int, str, str]] = []
-    rows = {name: array.shape[-2] for name, array in arrays.items() if array.ndim == 2 or array.shape[:-2] == (1,)}
+    rows = {name: shape[-2] for name, shape in shapes.items() if len(shape) in (2, 3) and shape[:-2] in ((), (1,))}
     for stride in (8, 16, 32, 64, 128):
         cells = _cells(image, stride)
         own = [name for name, count in rows.items() if count in (cells, 2 * cells, 3 * cells)]
-        boxes = [name for name in own if arrays[name].shape[-1] in _BOX_COLUMNS]
+        boxes = [name for name in own if shapes[name][-1] in _BOX_COLUMNS]
         if boxes and len(own) > 1:
             heads.append((stride, next(name for name in own if name != boxes[-1]), boxes[-1]))
             rows = {name: count for name, count in rows.items() if name not in own}
     return heads if len(heads) > 1 else []
 
 
-def _on_grid(count: int, image: tuple[int, int] | None) -> bool:
+def on_grid(count: int, image: tuple[int, int] | None) -> bool:
     """Whether `count` is the number of boxes on the usual strides: one per cell, or three as in YOLO v5."""
     return image is not None and bool(_levels(count, image) or _levels(count / 3, image))
 
@@ -231,12 +231,17 @@ def _listed(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
         if boxes.ndim != 3 or boxes.shape[0] != 1 or boxes.shape[2] not in (4, 5):
             continue
         own = {name: array[0] for name, array in arrays.items() if array.shape == boxes.shape[:2]}
-        kinds = [array for name, array in own.items() if any(word in name.lower() for word in ("class", "label"))]
+        classes = next((array for name, array in own.items() if names_classes(name)), None)
         last = boxes[0, :, 4] if boxes.shape[2] == 5 else None
         scores = next((array for name, array in own.items() if "score" in name.lower()), last)
-        if kinds and scores is not None:
-            return boxes[0, :, :4].astype(np.float64), _one_hot(scores, kinds[0])
+        if classes is not None and scores is not None:
+            return boxes[0, :, :4].astype(np.float64), _one_hot(scores, classes)
     return None
+
+
+def names_classes(output: str) -> bool:
+    """Whether the name of an output says that it holds a class for each box."""
+    return any(word in output.lower() for word in ("class", "label"))
 
 
 def _has_corners(rows: np.ndarray) -> bool:

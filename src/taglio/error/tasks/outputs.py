@@ -22,12 +22,11 @@ class Setting:
 
 
 def image_size(sample: Mapping[str, np.ndarray]) -> tuple[int, int] | None:
-    """Height and width of the first 4-D input; channels are last if only that axis can be. None if there is none."""
-    shape = next((value.shape for value in sample.values() if value.ndim == 4), None)
-    if shape is None:
-        return None
-    last = shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
-    return (shape[1], shape[2]) if last else (shape[2], shape[3])
+    """Height and width of the first 4-D input, channels first or last; None if there is none."""
+    for value in sample.values():
+        if value.ndim == 4:
+            return height_and_width(value.shape)
+    return None
 
 
 def inputs_in(sample: Mapping[str, np.ndarray]) -> int:
@@ -53,6 +52,12 @@ def one_by_one(outputs: Outputs, count: int) -> Sequence[Outputs]:
     if not divided:
         raise BadData(f"no output of {shapes(outputs)} has a batch of {count}, as the inputs do: give one input each")
     return inputs
+
+
+def height_and_width(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of images [N, C, H, W], or [N, H, W, C] if only the last axis can be channels."""
+    last = shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
+    return (shape[1], shape[2]) if last else (shape[2], shape[3])
 
 
 def prototypes(outputs: Outputs, image: tuple[int, int] | None) -> int:
