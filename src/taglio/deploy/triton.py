@@ -36,6 +36,7 @@ from typing import Any
 from taglio.deploy.folder import DeliveredModel, DeliveredPart
 from taglio.deploy.served import WITHOUT_EFFECT_ON_ANSWERS, Joining, ServedComponent, check_tensors, refused
 from taglio.runtimes import openvino
+from taglio.runtimes.openvino_marks import unkept
 from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.signature import Signature, signature
 
@@ -136,12 +137,17 @@ def _with_openvino(
     elif precision == "f32":
         files = openvino.export_float32(files[0], folder, files[0].stem)
         parameters, applied = kept, kept
+        lost = unkept(files[0]) if bfloat16_refusal() else ""
+        if lost:  # with bfloat16 here, the proof opens the file as Triton does, and shows it
+            raise refused(
+                part,
+                SERVER,
+                f"its OpenVINO backend cannot ask for float32, and on processors with bfloat16 {lost}",
+                "use `layout` ovms or plain",
+            )
         remarks.append("Triton cannot ask OpenVINO for float32, so the file keeps each layer in float32")
         if bfloat16_refusal():
-            remarks.append(
-                "this processor lacks bfloat16, so that was not shown by running it: with bfloat16, OpenVINO "
-                "rounds some layers whatever the file says, such as Interpolate, so compare answers there"
-            )
+            remarks.append("this processor lacks bfloat16, so that was not shown by running it")
     else:
         raise refused(part, SERVER, f"it cannot set INFERENCE_PRECISION_HINT={precision}", "use `layout` ovms or plain")
     ports = signature(part.runtime, files[0])

@@ -87,7 +87,7 @@ def export(path: Path, folder: Path, name: str, options: SessionOptions) -> tupl
 
 def export_float32(path: Path, folder: Path, name: str) -> tuple[Path, Path]:
     """Write the model at `path` to `folder` with the mark on every layer that keeps it in float32 whatever precision it
-    is opened with, as far as OpenVINO obeys it: NAME.xml and NAME.bin. Raises as `open_session`."""
+    is opened with: NAME.xml and NAME.bin. openvino_marks.unkept says where that fails. Raises as `open_session`."""
     files = folder / f"{name}.xml", folder / f"{name}.bin"
     with _complaining(path), scratch() as temporary:
         _openvino().serialize(MarkedModel(_core(), path, temporary).read(), *map(str, files))

@@ -13,6 +13,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Collection
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,22 @@ class MarkedModel:
         return self._core.read_model(str(self._marked), str(self._weights))
 
 
+def unkept(path: Path) -> str:
+    """A layer of an OpenVINO file that may compute in bfloat16 although all others are marked, and why; "" if none may.
+
+    Rules, from what OpenVINO 2026.4 was seen to round (docs/notes/openvino.md):
+
+    1. a layer without a mark;
+    2. an Interpolate, whatever its mark;
+    3. a sum of two computed tensors in a model with int8;
+    4. a reshape to a size that depends on the data;
+    5. an elementwise operator with a constant of several numbers behind a movement;
+    6. a padding of computed width.
+    """
+    tree = ET.parse(path)  # noqa: S314 - OpenVINO wrote it
+    return _Net(tree.getroot()).unkept()
+
+
 class _Net:
     """The layers of a model by their number, in the order in which they run, and who reads whom."""
 
@@ -127,6 +144,36 @@ class _Net:
         for inner in self._layers[key].iter("layer"):  # of an If or a Loop all that is inside, too
             if inner.attrib["type"] not in _NOT_COMPUTED:
                 _mark(inner)
+
+    def unkept(self) -> str:
+        """The answer of `unkept` for these layers."""
+        for key, layer in self._layers.items():
+            reason = self._why_unkept(key) if self._computes(key) else ""
+            if reason:
+                return f"{layer.attrib['type']} {layer.attrib['name']}: {reason}"
+        return ""
+
+    def _why_unkept(self, key: str) -> str:
+        layer = self._layers[key]
+        kind, inner = layer.attrib["type"], list(layer.iter("layer"))
+        if not all(_marked(part) for part in inner if part.attrib["type"] not in _NOT_COMPUTED):
+            return "OpenVINO joins it with its neighbours, which it then computes in one precision"
+        if not any(port.attrib.get("precision") == "FP32" for port in layer.findall("output/port")):
+            return ""
+        if "Interpolate" in (part.attrib["type"] for part in inner):
+            return "OpenVINO computes it in bfloat16 whatever the file says"
+        if self._int8 and self._sums(key):
+            return "OpenVINO ignores the precision of a sum beside int8"
+        if kind == "Reshape" and any(size.text == "-1" for size in layer.findall("output/port/dim")):
+            return "OpenVINO ignores the precision of a reshape to a size that depends on the data"
+        sources = [self._layers[edge.attrib["from-layer"]] for edge in self._sources[key]]
+        moved = any(source.attrib["type"] in _MOVEMENT for source in sources)
+        several = any(source.attrib["type"] == "Const" and _size(source) > 1 for source in sources)
+        if kind in _ELEMENTWISE and moved and several:
+            return "OpenVINO ignores the precision of an operator with a number per channel behind a movement"
+        if kind == "Pad" and any(source.attrib["type"] != "Const" for source in sources[1:3]):
+            return "OpenVINO ignores the precision of a padding of computed width"
+        return ""
 
     def _apart(self, key: str) -> None:
         """Keep the plugin from replacing a MatMul and the bias behind it by one operator.
@@ -262,3 +309,13 @@ def _mark(layer: ET.Element) -> None:
         info = ET.Element("rt_info")
         layer.insert(int(layer.find("data") is not None), info)
     info.extend(ET.Element("attribute", mark) for mark in _MARKS)
+
+
+def _marked(layer: ET.Element) -> bool:
+    names = {attribute.attrib.get("name") for attribute in layer.findall("rt_info/attribute")}
+    return any(mark["name"] in names for mark in _MARKS)
+
+
+def _size(constant: ET.Element) -> int:
+    """The number of elements of a constant layer."""
+    return prod(int(size.text or 0) for size in constant.findall("output/port/dim"))
