@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import taglio
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import Infeasible
+from taglio.flow.quantize import quantize
 from taglio.lab.as_written import bounded_outputs
 from taglio.lab.work import Work
 from taglio.notes import Kind
@@ -143,3 +144,10 @@ def test_a_limit_that_the_source_keeps_leaves_it_as_it_is() -> None:
     assert result.table is not None
     assert result.setup.instead == ""
     assert 0.02 < result.table.float32.error < limit
+
+
+@saturating
+def test_quantize_is_judged_by_the_graphs_answers() -> None:
+    _, report = quantize(opened(*own_products("QDQ")), "static", blocks="tail")
+    assert report.error > 0.02
+    assert any("saturate on this processor" in note for note in report.notes)
