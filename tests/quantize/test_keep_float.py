@@ -122,3 +122,14 @@ def test_a_grouped_conv_transpose_has_the_scales_of_its_own_axis(group: int, tmp
     assert distance(case.float_outputs, agrees(case)) < 0.1
     for name in ("conv0", case.graph.blocks[1].name):
         assert distance(case.float_outputs, agrees(case, name)) < 0.1
+
+
+def test_what_the_model_quantises_itself_keeps_its_scale(tmp_path: Path) -> None:
+    g = Sketch(73)
+    scale, zero = g.constant(np.float32(0.03)), g.constant(np.uint8(121))
+    x = g.op("DequantizeLinear", g.op("QuantizeLinear", g.input("x", 1, 3, 8, 8), scale, zero), scale, zero)
+    y = g.op("Relu", g.conv(x, 3, 8))
+    case = bench(loaded(g.model(g.conv(g.op("MaxPool", y, kernel_shape=[2, 2]), 8, 4)), tmp_path))
+    parameters = case.builder.parameters(x, exact())
+    assert float(parameters.scale) == pytest.approx(0.03) and int(parameters.zero_point) == 121
+    assert distance(case.float_outputs, agrees(case)) < 0.1

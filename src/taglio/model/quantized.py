@@ -10,19 +10,21 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import graphs, node_inputs, rename_inputs, writers
+from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, writers
 from taglio.model.operators import MOVEMENT, integer
 from taglio.model.simplify import drop_unused_initializers
 from taglio.notes import Kind, Note
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
+# Integer products; their scales are applied by the Cast, Mul and Add after them.
+_INTEGER = frozenset({"MatMulInteger", "ConvInteger"})
+_SCALING = frozenset({"Cast", "Mul", "Add"})
 _OTHERS = frozenset(
-    {"MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "MatMulIntegerToFloat", "DynamicQuantizeMatMul",
-     "DynamicQuantizeLSTM", "QGemm", "QAttention", "QEmbedLayerNormalization", "QMoE", "QOrderedMatMul"}
+    {"DynamicQuantizeLinear", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulIntegerToFloat",
+     "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QGemm", "QAttention", "QEmbedLayerNormalization", "QMoE",
+     "QOrderedMatMul"}
 )  # fmt: skip
-# These read and write float activations.
-_BLOCKWISE = frozenset({"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized"})
 # Operators that move quantised values without changing them.
 _CARRIERS = MOVEMENT - {"Resize"}
 _WIDE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
@@ -30,11 +32,7 @@ _WIDE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, Tenso
 
 def is_quantized(kind: str) -> bool:
     """Whether an operator of this type computes with quantised values."""
-    return kind in _BLOCKWISE or _quantizes_activations(kind)
-
-
-def _quantizes_activations(kind: str) -> bool:
-    return kind in _PAIR or kind in _OTHERS or kind.startswith("QLinear")
+    return kind in _PAIR or kind in _INTEGER or kind in _OTHERS or kind.startswith("QLinear")
 
 
 def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
@@ -59,22 +57,51 @@ def listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
+def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
+    """Names of the quantised nodes and of the nodes they exchange values with, also through movement operators.
+
+    These stay as they are: next to a second Q/DQ pair, ONNX Runtime would fuse or drop one of the two.
+    """
+    nodes = list(proto.graph.node)
+    producer, users = writers(nodes), readers(nodes)
+    kept_names = {node.name for node in nodes if is_quantized(node.op_type)}
+
+    def behind(node: onnx.NodeProto, through: Collection[str]) -> None:
+        waiting = [node]
+        while waiting:
+            for user in (user for name in waiting.pop().output for user in users.get(name, ())):
+                if user.name not in kept_names and user.op_type in through:
+                    waiting.append(user)
+                kept_names.add(user.name)
+
+    for node in nodes:
+        if node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear"):
+            behind(node, _CARRIERS)
+        elif node.op_type in _INTEGER:
+            behind(node, _SCALING)
+        elif node.op_type == "QuantizeLinear":
+            source = producer.get(node.input[0])
+            while source is not None and source.name not in kept_names:
+                kept_names.add(source.name)
+                source = producer.get(source.input[0]) if source.op_type in _CARRIERS and source.input else None
+    return frozenset(kept_names)
+
+
 def why_float(proto: onnx.ModelProto) -> dict[str, str]:
-    """Node name -> why it gets no int8 form, whatever its operator: the model quantises activations itself (beside a
-    second quantise/dequantise pair, ONNX Runtime would fuse or drop one of the two), or it has infinite or NaN
-    constants, for which there is no scale."""
+    """Node name -> why it gets no int8 form, whatever its operator: it or a neighbour is quantised already, or it has
+    infinite or NaN constants, for which there is no scale."""
     infinite = {
         tensor.name
         for tensor in proto.graph.initializer
         if tensor.data_type == TensorProto.FLOAT and not np.isfinite(weights.values(tensor)).all()
     }
-    has_pairs = any(_quantizes_activations(node.op_type) for graph in graphs(proto.graph) for node in graph.node)
+    kept_names = kept_nodes(proto)
     reasons = {}
     for node in proto.graph.node:
         if is_quantized(node.op_type):
             reasons[node.name] = "already quantised"
-        elif has_pairs:
-            reasons[node.name] = "the model is quantised already"
+        elif node.name in kept_names:
+            reasons[node.name] = "next to an operator that is already quantised"
         elif infinite_inputs := infinite.intersection(node.input):
             reasons[node.name] = f"its constant {min(infinite_inputs)} holds infinity or NaN"
     return reasons

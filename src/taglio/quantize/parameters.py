@@ -1,10 +1,13 @@
 """Scales, zero points and quantised weights, by ONNX Runtime's formulas. Changes no graph."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 
+from taglio import weights
 from taglio.quantize.scheme import Scheme
 
 # Largest integer of symmetric s8 values, as in ONNX Runtime, and of weights in reduced range.
@@ -76,3 +79,26 @@ def quantize_values(values: np.ndarray, parameters: TensorParameters) -> np.ndar
     with np.errstate(over="ignore"):  # overflow is clipped, like every value beyond the range
         stored = np.rint(values / parameters.scale) + float(parameters.zero_point)
     return np.clip(stored, info.min, info.max).astype(info.dtype)
+
+
+def own_parameters(proto: onnx.ModelProto, initializers: Mapping[str, onnx.TensorProto]) -> dict[str, TensorParameters]:
+    """Scale and zero point, to be kept, of every activation that the source model itself quantises to, or dequantises
+    from, 8 bits."""
+    parameters_of: dict[str, TensorParameters] = {}
+    for node in proto.graph.node:
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.input[0] in initializers:
+            continue
+        tensor = node.input[0] if node.op_type == "QuantizeLinear" else node.output[0]
+        if tensor not in parameters_of and (parameters := _constants(node, initializers)):
+            parameters_of[tensor] = parameters
+    return parameters_of
+
+
+def _constants(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> TensorParameters | None:
+    """The node's parameters if they are constants: one scale and one 8-bit zero point for the whole tensor."""
+    if any(name not in initializers for name in node.input[1:] if name) or len(node.input) < 3 or not node.input[2]:
+        return None
+    scale, zero_point = (weights.values(initializers[name]) for name in node.input[1:3])
+    if scale.size != 1 or scale.dtype != np.float32 or zero_point.dtype not in (np.uint8, np.int8):
+        return None
+    return TensorParameters(scale.reshape(-1)[0], zero_point.reshape(-1)[0])

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 
 from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
-from taglio.model.captures import node_inputs, rename_inputs
+from taglio.model.captures import node_inputs, rename_inputs, writers
 from taglio.model.derived import with_nodes
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
@@ -33,6 +33,7 @@ from taglio.quantize.parameters import (
     QuantizedWeight,
     TensorParameters,
     activation_parameters,
+    own_parameters,
     quantize_values,
     quantize_weight,
 )
@@ -71,6 +72,8 @@ class QdqBuilder:
         # Whether a size is known only while the model runs.
         self.dynamic = any(name and name not in shapes for node in self._nodes.values() for name in node.output)
         self._floats = {tensor.name for tensor in graph.tensors if tensor.dtype == "float32"}
+        self._own = own_parameters(model.proto, self._initializers)
+        self._producers = writers(model.proto.graph.node)
         self.fuses = False
 
     def fusing(self, *, fuses: bool = True) -> "QdqBuilder":
@@ -198,10 +201,13 @@ class QdqBuilder:
         return self._weights[key]
 
     def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
-        """Scale and zero point of an activation under `scheme`. Raises CannotQuantize for a tensor without a range."""
+        """Scale and zero point of an activation under `scheme`; the source model's if it already quantises the tensor.
+        Raises CannotQuantize for a tensor without a range."""
         key = (tensor, scheme)
         if key not in self._parameters:
             root = self._roots.get(tensor, tensor)
+            if root in self._own:
+                return self._own[root]
             if root not in self._low_high:
                 reason = self._without.get(root, "was not calibrated: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
@@ -223,19 +229,32 @@ class QdqBuilder:
 
     def _read_float_inputs(self, emitter: Emitter, node: onnx.NodeProto, reader: str) -> None:
         """Make `node` and its subgraphs read each tensor as it was written: dequantised or float."""
-        tensors = dict.fromkeys(node_inputs(node))
-        wires = {tensor: emitter.wire.get((tensor, reader)) for tensor in tensors}
-        rename_inputs(node, {tensor: self.read_float(emitter, tensor, wire) for tensor, wire in wires.items()})
+        names = {
+            tensor: self.read_float(emitter, tensor, emitter.wire.get((tensor, reader)))
+            for tensor in dict.fromkeys(node_inputs(node))
+        }
+        if node.op_type == "QuantizeLinear" and names[node.input[0]] != node.input[0]:
+            names[node.input[0]] = self._copy(emitter, names[node.input[0]], f"{node.output[0]}/apart")
+        rename_inputs(node, names)
+
+    def _copy(self, emitter: Emitter, source: str, name: str) -> str:
+        """Copy `source` to `name` between two pairs, which ONNX Runtime would merge into one with a third scale."""
+        if all(node.output[0] != name for node in emitter.nodes):
+            emitter.nodes.append(helper.make_node("Max", [source], [name], name=name))
+        return name
 
     def _pair(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
         """The name of `tensor` dequantised after a quantise/dequantise pair, which is added if it is new."""
         if tensor in emitter.pairs:
             return emitter.pairs[tensor]
         parameters = self.parameters(tensor, scheme)
+        source, before = tensor, self._producers.get(tensor)
+        if before is not None and before.op_type == "DequantizeLinear":
+            source = self._copy(emitter, tensor, f"{tensor}/kept")
         scale = emitter.constant(f"{tensor}/scale", np.asarray(parameters.scale))
         zero = emitter.constant(f"{tensor}/zero_point", np.asarray(parameters.zero_point))
         stored, name = f"{tensor}/int8", f"{tensor}/dequantized"
-        quantize = helper.make_node("QuantizeLinear", [tensor, scale, zero], [stored], name=f"{tensor}/quantize")
+        quantize = helper.make_node("QuantizeLinear", [source, scale, zero], [stored], name=f"{tensor}/quantize")
         dequantize = helper.make_node("DequantizeLinear", [stored, scale, zero], [name], name=f"{tensor}/dequantize")
         emitter.nodes += [quantize, dequantize]
         emitter.pairs[tensor] = name
