@@ -13,7 +13,6 @@ import onnx
 from taglio import weights
 from taglio.errors import BadModel, CannotQuantize
 from taglio.model.load import Model
-from taglio.model.written import sort
 from taglio.runtimes.cuda import in_float16
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
@@ -28,7 +27,6 @@ def float16(model: Model, low_high: Mapping[str, tuple[float, float]]) -> onnx.M
             raise CannotQuantize(f"{model.name} cannot be float16: {name} reaches {largest:.3g}, beyond {LARGEST:.0f}")
     try:
         converted = in_float16(weights.in_memory(model.proto), model.name)
-        sort(converted.graph)  # the converter puts casts behind their readers
         open_session(converted, SessionOptions(1), label=model.name)
     except BadModel as error:
         raise CannotQuantize(str(error)) from None

@@ -49,7 +49,7 @@ def as_written(
         proto = store.take(proto)
     _drop_initializers_from_inputs(proto)
     for graph in graphs(proto.graph):
-        sort(graph)
+        _sort(graph)
     _write_out_one_sided(proto)
     fix_shapes(path, proto, shapes or {})
     for name, shape in sorted((shapes or {}).items()):
@@ -79,7 +79,7 @@ def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
     proto.ir_version = max(proto.ir_version, 4)
 
 
-def sort(graph: onnx.GraphProto) -> None:
+def _sort(graph: onnx.GraphProto) -> None:
     """Sort the operators topologically, in place. ONNX Runtime runs files in any order, and saves a graph that it did
     not rewrite in the order of the file."""
     writer = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
