@@ -9,7 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from taglio.compare.float16 import float16
 from taglio.flow.quantize import default_scheme
+from taglio.model.graph import build
+from taglio.model.load import load
 from taglio.runtimes.processor import instructions, sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.end_to_end.independent import DIGITS, difference, held_out, session
@@ -42,6 +45,7 @@ def test_quantize_in_every_form(
     numbers: set[int],
     few_digits: Case,
     tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     made = tmp_path / "quantized.onnx"
     printed = taglio("quantize", *few_digits.arguments(), *options, "-o", made, "--json").json()
@@ -50,7 +54,13 @@ def test_quantize_in_every_form(
     assert printed["path"] == str(made)
     assert printed["size_bytes"] == made.stat().st_size < 0.75 * printed["float_size_bytes"]
     samples = held_out(few_digits, DIGITS).held_out.samples[:MEASURED]
-    assert printed["error"] == pytest.approx(difference(few_digits.model, made, samples), abs=1e-5)
+    computed = made
+    if "float16" in options:  # ONNX Runtime computes most of it in float32 on a CPU
+        model = load(few_digits.model)
+        graph = build(model)
+        rounded = float16(model, graph, [block.name for block in graph.candidates()], rounded=True)
+        onnx.save(rounded, computed := tmp_path_factory.mktemp("rounded") / "float16.onnx")
+    assert printed["error"] == pytest.approx(difference(few_digits.model, computed, samples), abs=1e-5)
     assert 0.0 < printed["error"] < 0.2
     assert list(tmp_path.iterdir()) == [made]
 

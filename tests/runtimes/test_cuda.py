@@ -84,7 +84,7 @@ def test_a_model_that_cannot_be_captured_is_opened_without() -> None:
 def test_float16_keeps_the_interface(tmp_path: Path) -> None:
     path = tmp_path / "sums.onnx"
     onnx.save(model_of(*SUMS), path)
-    lower = cuda.in_float16(onnx.load(path), "sums")
+    lower = cuda._converted(path)
     assert [value.type.tensor_type.elem_type for value in (*lower.graph.input, *lower.graph.output)] == [1, 1, 1]
     answer = open_session(lower, SessionOptions(1)).run(["t0"], feed(0.1))[0]
     np.testing.assert_allclose(answer, [1.1], rtol=1e-3)

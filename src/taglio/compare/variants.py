@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 
 from taglio import artifact
-from taglio.compare.float16 import float16
+from taglio.compare.float16 import most_in_float16
 from taglio.compare.table import OnnxForm
 from taglio.data.dataset import Split
 from taglio.errors import CannotQuantize, TaglioError
@@ -44,7 +44,7 @@ class OnnxSource:
 
 @dataclass(slots=True)
 class Written:
-    """Files, or reasons for their absence, by the form's key. `notes` say what may be wrong with a form."""
+    """Files, or reasons for their absence, by the form's key. `notes` say what a form left out."""
 
     files: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
@@ -66,32 +66,35 @@ def write(
     for form in reported(forms, "writing models", progress):
         make_room(limit_bytes)
         try:
-            proto = _build(source, builder, form)
+            proto, note = _build(source, builder, form)
         except TaglioError as refusal:
             done.refusals[form.key] = str(refusal)
             continue
         path = folder / f"{form.key}.onnx"
         artifact.write_model(path, proto)
         done.files[form.key] = str(path.resolve())
-        if form.scheme is not None and form.scheme.may_saturate and sums_saturate(instructions()):
-            done.notes[form.key] = _SATURATES
+        saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate(instructions())
+        if notes := "; ".join(filter(None, (note, _SATURATES if saturating else ""))):
+            done.notes[form.key] = notes
     make_room(limit_bytes)
     return done
 
 
-def _build(source: OnnxSource, builder: QdqBuilder, form: OnnxForm) -> onnx.ModelProto:
+def _build(source: OnnxSource, builder: QdqBuilder, form: OnnxForm) -> tuple[onnx.ModelProto, str]:
     model, graph, scheme = source.model, source.graph, form.scheme
     if form.method == "float16":
-        return float16(model, source.ranges.low_high)
+        names = [block.name for block in graph.blocks]
+        converted = most_in_float16(model, graph, names, source.ranges.low_high)
+        return converted.proto, "; ".join(converted.left)
     if scheme is None:
-        return model.proto
+        return model.proto, ""
     if form.method == "dynamic":
         uncalibrated = precisions(scheme)[-1]
         names = [block.name for block in graph.blocks if uncalibrated.fits(block)]
         if not names:
             raise CannotQuantize(f"no block has an {uncalibrated.name} form")
-        return builder.build(dict.fromkeys(names, uncalibrated))
+        return builder.build(dict.fromkeys(names, uncalibrated)), ""
     if not (candidates := [block.name for block in graph.candidates()]):
         raise CannotQuantize("no block has an int8 form")
     precision = Precision("int8", scheme, "whole")
-    return builder.build(effective(graph, dict.fromkeys(candidates, precision), precision))
+    return builder.build(effective(graph, dict.fromkeys(candidates, precision), precision)), ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import onnx
 
 from taglio import weights
-from taglio.compare.float16 import float16
+from taglio.compare.float16 import float16, most_in_float16
 from taglio.data.dataset import covering_rows, part
 from taglio.error.doubts import not_float, saturating_sums
 from taglio.error.tally import Tally
@@ -41,8 +41,6 @@ def quantize(
     work = work.telling(progress)
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
-    if method == "float16":
-        return _in_float16(work, blocks)
     saturates = sums_saturate(instructions())
     static = parse_scheme(scheme) if scheme else default_scheme(saturates)
     if method == "static":
@@ -54,13 +52,19 @@ def quantize(
         raise BadOption(f"{work.name}: no block can be {form.name}{work.graph.refusal(form.misfit)}")
     names = candidates if blocks == "all" else match(work.graph, blocks.split(","), form.misfit, form.name)
     doubts: tuple[str, ...] = ()
-    if method == "static":
+    measured: onnx.ModelProto | None = None
+    if method == "float16":
+        converted = most_in_float16(work.model, work.graph, names, work.ranges().low_high)
+        proto, names = converted.proto, converted.blocks
+        measured = float16(work.model, work.graph, names, rounded=True)
+        doubts = ("the error is that of true float16: every float16 tensor is rounded to it", *converted.left)
+    elif method == "static":
         proto = QdqBuilder(work.model, work.graph, work.ranges()).build(dict.fromkeys(names, int8))
         saturation = saturating_sums(static, saturates)
         doubts = (saturation.text,) if saturation is not None else ()
     else:
         proto = QdqBuilder(work.model, work.graph).build(dict.fromkeys(names, form))
-    result = replace(_judged(work, method, names, proto), candidates=len(candidates))
+    result = replace(_judged(work, method, names, proto, measured or proto), candidates=len(candidates))
     used = str(static) if method == "static" else ""
     return proto, replace(result, scheme=used, notes=(*result.notes, *doubts))
 
@@ -70,19 +74,11 @@ def default_scheme(saturates: bool) -> Scheme:
     return DEFAULT_SCHEME.narrow if saturates else DEFAULT_SCHEME
 
 
-def _in_float16(work: Work, blocks: str) -> tuple[onnx.ModelProto, Quantized]:
-    """The answer of `quantize` for float16."""
-    if blocks != "all":
-        raise BadOption(f"`blocks` is {blocks}: float16 converts the whole model, so leave it out")
-    proto = float16(work.model, work.ranges().low_high)
-    result = _judged(work, "float16", [block.name for block in work.graph.blocks], proto)
-    note = "ONNX Runtime computes most of float16 in float32 on a CPU: where it is computed in float16, more is rounded"
-    return proto, replace(result, notes=(*result.notes, note))
-
-
-def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto) -> Quantized:
-    """What is written as `proto`, with its error on held-out inputs."""
-    after = open_session(proto, SessionOptions(1), label="the quantised model")
+def _judged(
+    work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto, measured: onnx.ModelProto
+) -> Quantized:
+    """What is written as `proto`, with the error of `measured` on held-out inputs."""
+    after = open_session(measured, SessionOptions(1), label="the quantised model")
     total, wanted = Tally(work.parts, watched=True), list(work.model.outputs)
     held_out = work.data.held_out
     inputs = part(held_out, covering_rows(held_out.samples)[:_MEASURED])

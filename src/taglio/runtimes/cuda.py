@@ -136,7 +136,7 @@ def open_session(path: Path, options: SessionOptions) -> CudaSession:
     ort.set_default_logger_severity(4)  # else it warns about plug-ins at every session
     if hasattr(ort, "preload_dlls"):  # the dynamic loader does not find CUDA and cuDNN installed as Python packages
         ort.preload_dlls()
-    model = in_float16(onnx.load(path), path.name) if options.runtime == F16 else path
+    model = _converted(path) if options.runtime == F16 else path
 
     def open_(captures: bool) -> ort.InferenceSession:
         settings = (("use_tf32", properties(options.runtime)["use_tf32"]), ("enable_cuda_graph", str(int(captures))))
@@ -149,15 +149,14 @@ def open_session(path: Path, options: SessionOptions) -> CudaSession:
     return CudaSession(open_)
 
 
-def in_float16(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
-    """`proto`, whose weights are in it, in float16, with inputs and outputs as before. Raises BadModel, naming `label`,
-    if ONNX Runtime's converter fails."""
+def _converted(path: Path) -> onnx.ModelProto:
+    """The model in float16, with inputs and outputs as before."""
     converter = import_module("onnxruntime.transformers.float16")  # slow to import
     try:
-        converted: onnx.ModelProto = converter.convert_float_to_float16(proto, keep_io_types=True)
+        proto: onnx.ModelProto = converter.convert_float_to_float16(onnx.load(path), keep_io_types=True)
     except Exception as error:  # the converter fails in many ways
-        raise BadModel(f"{label}: cannot be converted to float16: {one_line(error, 200)}") from None
-    return converted
+        raise BadModel(f"{path.name}: cannot be converted to float16: {one_line(error, 200)}") from None
+    return proto
 
 
 def _in_graph(number: int) -> ort.RunOptions:
