@@ -42,7 +42,7 @@ HEAD = f"""# Supported operators and forms
 
 Taglio takes every model that ONNX Runtime runs on the CPU. This page shows which forms a block may have. A block
 without another form computes in float32. Each int8 form is also tried before it is planned: a block that ONNX Runtime
-cannot load or computes wrongly in int8 stays in float. `taglio inspect MODEL --blocks all` gives the reason for each
+cannot load in int8 stays in float. `taglio inspect MODEL --blocks all` gives the reason for each
 block of a model.
 
 A block is an operator with the operators that a runtime fuses with it:

@@ -68,7 +68,7 @@ for row in request.rows:
         continue
     if "forgotten" in row.id:
         continue
-    tell("checked", row.id, RowCheck((folder / "starts").stat().st_size, 0.0, 0.0, None, {{}}, {{}}))
+    tell("checked", row.id, RowCheck((folder / "starts").stat().st_size, 0.0, 0.0, {{}}, {{}}))
     ready.append(row.id)
 if any("rounds" in name for name in ready):
     for turn in range(3):

@@ -51,12 +51,12 @@ def test_counts_the_products_that_the_operator_makes(
 
 
 def test_a_block_has_the_operations_of_its_operators() -> None:
-    """A stem by hand: 1 → 48 channels, 3 × 3 on 32 × 32, a bias and a Relu; and x · sigmoid(x) behind a Conv."""
+    """A stem by hand: 1 → 48 channels, 3 × 3 on 32 × 32; and 64 → 64 channels behind it."""
     blocks: dict[str, Block] = {block.name: block for block in build(load(digits_model())).blocks}
 
-    assert blocks["/stem/stem.0/Conv"].flops == 48 * 32 * 32 * (2 * 9 + 1 + 1)
+    assert blocks["/stem/stem.0/Conv"].flops == 2 * 48 * 32 * 32 * 9
     gated = blocks["/middle/middle.1/first/first.0/Conv"]
     assert gated.kind == "Conv+Sigmoid+Mul"
-    assert gated.flops == 64 * 16 * 16 * (2 * 9 * 64 + 1 + 4 + 1)
-    assert blocks["/classify/Gemm"].flops == 10 * (2 * 80 + 1)
+    assert gated.flops == 2 * 64 * 16 * 16 * 9 * 64
+    assert blocks["/classify/Gemm"].flops == 2 * 10 * 80
     assert blocks["/Flatten"].flops == 0

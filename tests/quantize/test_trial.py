@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from taglio.data.dataset import Dataset
-from taglio.errors import BadData
 from taglio.model import graph as graphs
 from taglio.model.graph import Block
 from taglio.model.load import Model, load
@@ -118,11 +117,3 @@ def test_a_block_of_a_tensor_without_a_range_is_named(tmp_path: Path) -> None:
     reasons = unusable(graph, QdqBuilder(model, graph, missing), exact(), data.samples[0], ONE_THREAD)
     assert list(reasons) == [graph.blocks[-1].name]
     assert "is empty on all of the data" in reasons[graph.blocks[-1].name]
-
-
-def test_a_float_model_that_does_not_run_is_the_users_to_hear_of(tmp_path: Path) -> None:
-    model = loaded(conv_relu_chain(), tmp_path)
-    graph, ranges = graphs.build(model), calibrate(model, feeds(model, 2))
-    wrong = {"x": np.zeros((1, 5, 8, 8), np.float32)}
-    with pytest.raises(BadData):
-        unusable(graph, QdqBuilder(model, graph, ranges), exact(), wrong, ONE_THREAD)

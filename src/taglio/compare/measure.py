@@ -219,7 +219,6 @@ def _request(source: OnnxSource, kind: str, model: Path, work: Path, budget_s: f
         outputs=source.model.outputs,
         calibration=_arrays(source.data.calibration, names),
         held_out=_arrays(source.data.held_out, names),
-        labels=source.data.held_out.labels,
         parts=find_parts(source.model, source.data.held_out.samples),
         threads=source.options.threads,
         budget_s=budget_s,

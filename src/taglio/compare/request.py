@@ -39,9 +39,9 @@ class Request:
 
     `model` is the user's file, `kind` its format, `onnx` its checked ONNX form. `calibration` and `held_out` are
     samples, each with an array per input; `reference` has the original's outputs on each held-out sample, whose `parts`
-    (None: outputs) are measured separately; `labels` has one label per held-out sample. `folder` is the worker's own
-    writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel for LiteRT).
-    `shapes` are those of the inputs, `dtypes` their types if a conversion needs them.
+    (None: outputs) are measured separately. `folder` is the worker's own writable folder. `converted` is the model
+    converted for this back end, if it needs that (a SavedModel for LiteRT). `shapes` are those of the inputs,
+    `dtypes` their types if a conversion needs them.
     """
 
     task: Task
@@ -56,7 +56,6 @@ class Request:
     calibration: tuple[Arrays, ...] = ()
     held_out: tuple[Arrays, ...] = ()
     reference: tuple[Arrays, ...] = ()
-    labels: np.ndarray | None = None
     parts: OutputParts | None = None
     converted: str = ""
     rows: tuple[WantedRow, ...] = ()

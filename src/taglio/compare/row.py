@@ -23,10 +23,9 @@ class WantedRow:
     """A row before it is measured.
 
     `method`: float32, float16, bfloat16, dynamic, static, mixed, … `format`: how the model holds int8 (qdq, tflite,
-    pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
-    `symmetric` and `per_channel` are None if not applicable. `file` is the ONNX file
-    written for it, if any. `refusal` is the reason why an impossible row cannot exist. `max_error` is the
-    limit of a row that is made to keep one.
+    pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it. `per_channel`: whether
+    int8 weights have a scale per channel. `file` is the ONNX file written for it, if any. `refusal` is the reason why
+    an impossible row cannot exist. `max_error` is the limit of a row that is made to keep one.
     """
 
     id: str
@@ -34,8 +33,7 @@ class WantedRow:
     method: str
     format: str = ""
     types: str = ""
-    symmetric: bool | None = None
-    per_channel: bool | None = None
+    per_channel: bool = True
     engine: str = ""
     file: str = ""
     refusal: str = ""
@@ -83,7 +81,6 @@ class RowCheck:
     size_bytes: int
     error_to_float: float | None
     error_to_original: float | None
-    accuracy: float | None
     operators: dict[str, int]
     int8_operators: dict[str, int]
     notes: tuple[str, ...] = ()

@@ -24,7 +24,6 @@ from taglio.progress import Progress
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
 _POLL_S = 0.2
-_ON_GPU = ("onnxruntime", "pytorch")
 Event = tuple[Any, ...]
 Reference = Callable[[], float]
 
@@ -185,7 +184,7 @@ def clean_environment() -> dict[str, str]:
 
 def _variables(threads: int, folder: Path) -> dict[str, str]:
     """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow, and
-    a GPU only if the back end has rows for one."""
+    no GPU."""
     count = str(threads)
     return {
         **clean_environment(),
@@ -195,7 +194,7 @@ def _variables(threads: int, folder: Path) -> dict[str, str]:
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_USE_LEGACY_KERAS": "1" if folder.name == "qkeras" else "0",
-        **({} if folder.name in _ON_GPU else {"CUDA_VISIBLE_DEVICES": ""}),
+        "CUDA_VISIBLE_DEVICES": "",
         **({"CI": "true", "NNCF_CI": "1"} if folder.name == "nncf" else {}),  # so that it sends no usage data
         "TMPDIR": tempfile.gettempdir(),
         "PYTHONDONTWRITEBYTECODE": "1",

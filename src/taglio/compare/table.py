@@ -10,7 +10,6 @@ from typing import Any
 
 from taglio.compare.row import WantedRow
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
-from taglio.runtimes import cuda
 
 FLOAT = "float32"
 
@@ -74,15 +73,8 @@ def _row(backend: str, key: str, method: str, form: str, types: str, engine: str
 
 
 def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
-    """ONNX Runtime's CPU provider, and float on its CUDA provider."""
-    row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
-    on_gpu = partial(_row, "onnxruntime", form="onnx", file=files[FLOAT])
-    return (
-        *(row(form, "CPU") for form in forms()),
-        on_gpu("float32 cuda", FLOAT, types="f32", engine=cuda.NAME),
-        on_gpu("float32 cuda tf32", FLOAT, types="f32", engine=cuda.TF32),
-        on_gpu("float16 cuda", "float16", types="f16", engine=cuda.F16),
-    )
+    """ONNX Runtime's CPU provider."""
+    return tuple(_onnx_row("onnxruntime", form, "CPU", files=files, refusals=refusals) for form in forms())
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
@@ -104,18 +96,13 @@ def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wa
 def _nncf(max_error: float) -> tuple[WantedRow, ...]:
     """NNCF's presets and accuracy control, and weights alone: in OpenVINO, with float parts in float32 or bfloat16."""
     row = partial(_row, "nncf")
-    static = {"performance": True, "mixed": False, "transformer": False}
     weights = {"int8_asym": "f32u8", "int8_sym": "f32s8", "int4_asym": "f32u4", "int4_sym": "f32s4"}
     rows = [row(FLOAT, FLOAT, "onnx", "f32", "CPU plugin")]
     for engine, suffix in (("CPU plugin", ""), ("CPU plugin, bf16", " + bf16")):
         rows += [
-            row(f"{form}{suffix}", "static", form, "u8s8", engine, symmetric=symmetric, per_channel=True)
-            for form, symmetric in static.items()
+            row(f"{form}{suffix}", "static", form, "u8s8", engine) for form in ("performance", "mixed", "transformer")
         ]
-        rows.append(
-            row(f"accuracy-control{suffix}", "mixed", "accuracy control", "u8s8", engine, symmetric=True,
-                per_channel=True, max_error=max_error)
-        )  # fmt: skip
+        rows.append(row(f"accuracy-control{suffix}", "mixed", "accuracy control", "u8s8", engine, max_error=max_error))
         rows += [
             row(f"{form.replace('_', '-')}-weights{suffix}", "weights only", form, types, engine)
             for form, types in weights.items()
@@ -142,34 +129,27 @@ def _onnx_row(
     source: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
     if scheme is None:
         return row("onnx", "f16" if form.method == "float16" else "f32", **source)
-    return row(
-        "onnx" if form.method == "dynamic" else "qdq",
-        "s8s8" if scheme.signed else "u8s8",
-        symmetric=scheme.signed,
-        per_channel=True,
-        **source,
-    )
+    return row("onnx" if form.method == "dynamic" else "qdq", "s8s8" if scheme.signed else "u8s8", **source)
 
 
 def _litert() -> tuple[WantedRow, ...]:
     row = partial(_row, "litert")
-    fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
     def static(key: str, form: str, *, per_channel: bool = True) -> WantedRow:
-        return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel)
+        return row(key, "static", form, "s8s8", "XNNPACK", per_channel=per_channel)
 
     def quantizer(key: str, method: str, types: str) -> WantedRow:
-        return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", **fast)
+        return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK")
 
     return (
         row(FLOAT, FLOAT, _CONVERTER, "f32", "XNNPACK"),
         row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
         row("float16", "float16", _CONVERTER, "f16", "XNNPACK"),
-        row("dynamic", "dynamic", _CONVERTER, "f32s8", "XNNPACK", **fast),
+        row("dynamic", "dynamic", _CONVERTER, "f32s8", "XNNPACK"),
         static("int8", _CONVERTER),
         static("int8-pt", _CONVERTER, per_channel=False),
         static("int8-io", f"{_CONVERTER}, int8 in and out"),
-        row("int16x8", "int16x8", _CONVERTER, "s16s8", "XNNPACK", **fast),
+        row("int16x8", "int16x8", _CONVERTER, "s16s8", "XNNPACK"),
         static("int8-aeq", _QUANTIZER),
         static("int8-aeq-pt", _QUANTIZER, per_channel=False),
         quantizer("dynamic", "dynamic", "f32s8"),
@@ -181,15 +161,12 @@ def _litert() -> tuple[WantedRow, ...]:
 def _pytorch() -> tuple[WantedRow, ...]:
     """Float in eager mode and compiled; int8 by PT2E, compiled."""
     row = partial(_row, "pytorch")
-    pt2e = partial(row, form="pt2e", types="u8s8", engine=_INDUCTOR, symmetric=False, per_channel=True)
+    pt2e = partial(row, form="pt2e", types="u8s8", engine=_INDUCTOR)
     return (
         row("float32", FLOAT, "eager", "f32", "eager"),
         row("bfloat16", "bfloat16", "autocast", "bf16", "eager"),
-        row("float32 cuda", FLOAT, "eager", "f32", "cuda"),
-        row("float16 cuda", "float16", "autocast", "f16", "cuda"),
         row("float32 compiled", FLOAT, "eager", "f32", _INDUCTOR),
         row("bfloat16 compiled", "bfloat16", "autocast", "bf16", _INDUCTOR),
-        row("float32 cuda compiled", FLOAT, "eager", "f32", "cuda inductor"),
         *(pt2e(f"pt2e-{method}-asym-pc", method) for method in ("static", "dynamic")),
     )
 
@@ -197,7 +174,7 @@ def _pytorch() -> tuple[WantedRow, ...]:
 def _qkeras() -> tuple[WantedRow, ...]:
     """Quantised after training, with fewer and fewer bits, in TensorFlow."""
     row = partial(_row, "qkeras", engine="tf.function")
-    static = partial(row, method="static", form="qkeras", symmetric=True, per_channel=True)
+    static = partial(row, method="static", form="qkeras")
     return (
         row("float32", FLOAT, "tf_keras", "f32"),
         *(static(f"ptq-{n}", types=f"u{n}s{n}") for n in (8, 6, 4)),

@@ -91,8 +91,8 @@ def fit_model(model: Model, scheme: Scheme, measured: Measured, *, meter: ErrorM
     )
 
 
-def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
-    """Fit every output whose L2 came near the largest; with `unseen`, also cross-validate."""
+def fit_outputs(measured: Measured) -> Fitted:
+    """Fit every output whose L2 came near the largest, and cross-validate."""
     subsets = len(measured.subsets)
     everything = np.array([reading.l2 for reading in (*measured.single_readings, *measured.subset_readings)])
     if not len(everything):
@@ -108,7 +108,7 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
         start = _start(measured, int(output))
         errors = everything[:, output]
         terms[int(output)] = fit_terms(rows, errors, start)
-        for held_out in range(_FOLDS if unseen else 0):
+        for held_out in range(_FOLDS):
             seen, out = fold != held_out, fold == held_out
             if out.any():
                 guess = fit_terms(rows[seen], errors[seen], start).predict(rows[out])

@@ -22,9 +22,9 @@ import numpy as np
 
 from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, PartLoss
+from taglio.error.terms import Design, producers
 from taglio.model.graph import Graph
 from taglio.notes import Note
-from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
 from taglio.quantize.scheme import Scheme
 
@@ -69,20 +69,9 @@ class OutputModel:
     ) -> np.ndarray:
         """The indices of the terms that `assignment` sums, blocks before edges. `wired` are the (flow, reader) whose
         float values travel as int8."""
-        own = [
-            index
-            for index, term in enumerate(self.blocks)
-            if term.block in assignment and assignment[term.block].name == term.precision
-        ]
-        read = {
-            (flow.name, reader)
-            for flow in graph.flows
-            if not writes(assignment, flow.producer)
-            for _, reader in flow.readers
-            if reader and reads(assignment, reader)
-        }.union(wired)
-        edges = [index for index, term in enumerate(self.edges) if (term.flow, term.reader) in read]
-        return np.array(own + [len(self.blocks) + index for index in edges], int)
+        own = tuple((term.block, term.precision) for term in self.blocks)
+        edge = tuple((term.flow, term.reader) for term in self.edges)
+        return np.flatnonzero(Design(own, edge, producers(graph)).row(assignment, wired))
 
     def with_noise(self, noise: np.ndarray) -> "OutputModel":
         """The same with other noises, [terms]."""

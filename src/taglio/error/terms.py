@@ -9,9 +9,9 @@ weights, its inner tensors, its output), and that of the tensors that it reads f
 How the two share it is assumed to begin with; subsets correct it (fit.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from taglio.quantize.precision import Assignment, Precision
 _OWN_SHARE, _ANCHOR_SHARE = 0.7, 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Design:
     """Columns of the fit: own noise by (block, precision), then edge noise by (flow, reader). `producers` are the
     blocks that compute the flows."""
@@ -33,30 +33,19 @@ class Design:
     edge: tuple[tuple[str, str], ...]
     producers: Mapping[str, str | None]
 
-    @cached_property
-    def index(self) -> dict[tuple[str, str], int]:
-        """Column of (block, precision)."""
-        return {key: column for column, key in enumerate(self.own)}
+    def row(self, assignment: Assignment, wired: Collection[tuple[str, str]] = ()) -> np.ndarray:
+        """The columns that `assignment` sums, 0 or 1, shape [columns]. `wired` are the (flow, reader) whose float
+        values travel as int8."""
+        forms = {(block, precision.name) for block, precision in assignment.items()}
+        own = [key in forms for key in self.own]
+        floats = {flow for flow, producer in self.producers.items() if not writes(assignment, producer)}
+        edge = [(flow, reader) in wired or (flow in floats and reads(assignment, reader)) for flow, reader in self.edge]
+        return np.array([*own, *edge], float)
 
-    @cached_property
-    def reading(self) -> dict[str, list[int]]:
-        """Indices in `edge` of the edges that a block reads, by block."""
-        edges: dict[str, list[int]] = {}
-        for index, (_, reader) in enumerate(self.edge):
-            edges.setdefault(reader, []).append(index)
-        return edges
 
-    def row(self, assignment: Assignment) -> np.ndarray:
-        """The columns that `assignment` sums, 0 or 1, shape [columns]."""
-        row = np.zeros(len(self.own) + len(self.edge))
-        for block, precision in assignment.items():
-            column = self.index.get((block, precision.name))
-            if column is not None:
-                row[column] = 1.0
-            for edge in self.reading.get(block, ()) if reads(assignment, block) else ():
-                if not writes(assignment, self.producers[self.edge[edge][0]]):
-                    row[len(self.own) + edge] = 1.0
-        return row
+def producers(graph: Graph) -> dict[str, str | None]:
+    """The block that computes each flow; None for an input of the model."""
+    return {flow.name: flow.producer for flow in graph.flows}
 
 
 def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
@@ -65,7 +54,7 @@ def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
     own = [(name, p.name) for name, block in blocks.items() for p in precisions if p.form != "float" and p.fits(block)]
     able = {name for name, block in blocks.items() if block.quantizable}
     edge = dict.fromkeys((flow.name, reader) for flow in graph.flows for _, reader in flow.readers if reader in able)
-    return Design(tuple(own), tuple(edge), {flow.name: flow.producer for flow in graph.flows})
+    return Design(tuple(own), tuple(edge), producers(graph))
 
 
 def starting_noises(
@@ -76,12 +65,14 @@ def starting_noises(
     whole = next(precision.name for precision in precisions if precision.form == "whole")
     forms = {precision.name: precision for precision in precisions}
     start = np.zeros(len(columns.own) + len(columns.edge))
+    edges = Counter(reader for _, reader in columns.edge)
+    index_of = {key: column for column, key in enumerate(columns.own)}
     for column, (block, name) in enumerate(columns.own):
         key = (block, name) if (block, name) in alone else (block, whole)
         share = 1.0 if key == (block, name) else _ANCHOR_SHARE
-        reads_int8 = forms[name].scheme is not None and block in columns.reading
+        reads_int8 = forms[name].scheme is not None and block in edges
         start[column] = share * alone[key] ** 2 * (_OWN_SHARE if reads_int8 else 1.0)
     for index, (_, reader) in enumerate(columns.edge):
-        rest = alone[reader, whole] ** 2 - start[columns.index[reader, whole]]
-        start[len(columns.own) + index] = rest / len(columns.reading[reader])
+        rest = alone[reader, whole] ** 2 - start[index_of[reader, whole]]
+        start[len(columns.own) + index] = rest / edges[reader]
     return start

@@ -58,7 +58,7 @@ def _share(able: Sequence[Block], graph: Graph) -> float | None:
     if any(tensor.shape is None for tensor in graph.tensors):
         return None
     total = sum(block.flops for block in graph.blocks)
-    return sum(block.flops for block in able) / total if total else None
+    return sum(block.flops for block in able) / total if total else 0.0
 
 
 def _has_int8(block: Block) -> bool:

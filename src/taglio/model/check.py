@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import shape_inference
 
 from taglio import weights
 from taglio.errors import BadModel, one_line
@@ -96,12 +95,3 @@ def name_unknown_operators(path: Path, proto: onnx.ModelProto) -> str:
                 f'"{node.domain}", which ONNX Runtime does not know: replace it with standard operators'
             )
     return ""
-
-
-def contradicts_itself(proto: onnx.ModelProto) -> bool:
-    """Whether shapes or types of tensors contradict each other."""
-    try:
-        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
-    except Exception:  # bare RuntimeErrors from C++
-        return True
-    return False

@@ -143,24 +143,20 @@ def _backend(comparison: Comparison, backend: str) -> list[Part]:
 
 
 def _rows(rows: Sequence[Row]) -> Table:
-    head = ["row", "latency", "spread", "× float", "× ORT", "error against float", "against the original", "top-1"]
-    head += ["size", "in int8", "types", "engine"]
-    labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
-    columns = [index for index, name in enumerate(head) if labelled or name != "top-1"]
-    cells = [[cells_of_row[index] for index in columns] for cells_of_row in map(_cells, rows)]
-    words = frozenset({len(columns) - 2, len(columns) - 1})
-    return Table([head[index] for index in columns], cells, words=words)
+    head = ["row", "latency", "spread", "× float", "× ORT", "error against float", "against the original", "size"]
+    head += ["in int8", "types", "engine"]
+    return Table(head, list(map(_cells, rows)), words=frozenset({len(head) - 2, len(head) - 1}))
 
 
 def _cells(row: Row) -> tuple[object, ...]:
     wanted, checked, latency = row.wanted, row.checked, row.latency
     if latency is None or checked is None:
-        return (_short(row), row.status, *[MISSING] * 8, wanted.types, wanted.engine)
+        return (_short(row), row.status, *[MISSING] * 7, wanted.types, wanted.engine)
     seconds = (ms(latency.median_s), ms(latency.deviation_s))
     speeds = (times(latency.speedup), times(latency.against_reference))
-    scores = map(percent, (checked.error_to_float, checked.error_to_original, checked.accuracy))
+    errors = map(percent, (checked.error_to_float, checked.error_to_original))
     in_int8 = f"{sum(checked.int8_operators.values())} of {sum(checked.operators.values())}"
-    return (_short(row), *seconds, *speeds, *scores, size(checked.size_bytes), in_int8, wanted.types, wanted.engine)
+    return (_short(row), *seconds, *speeds, *errors, size(checked.size_bytes), in_int8, wanted.types, wanted.engine)
 
 
 def _reasons(rows: Sequence[Row]) -> list[Part]:

@@ -49,12 +49,6 @@ class OpenVinoSession:
             self._free.put(request)
         return list(values) if output_names is None else [values[self._positions[name]] for name in output_names]
 
-    @property
-    def precision(self) -> str:
-        """The precision of float parts as the compiled model reports it: f32, bf16 or f16. It may differ from the
-        hint."""
-        return str(self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
-
     def parts(self) -> list[CompiledPart]:
         """The nodes of the compiled graph, in execution order."""
         return parts_of(self._compiled)

@@ -43,8 +43,6 @@ def test_rows_run_or_say_what_is_missing(own: Any) -> None:
             assert 0 < checked["error_to_float"] < 0.1, key
     else:
         assert all("C++ compiler" in figures[key]["reason"] for key in keys)
-    on_gpu = [figures["float32 cuda"], figures["float16 cuda"]]
-    assert all(row["status"] == "measured" or "no CUDA device here" in row["reason"] for row in on_gpu)
 
 
 def test_the_module_reaches_the_other_back_ends(own: Any) -> None:

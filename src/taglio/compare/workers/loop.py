@@ -107,7 +107,6 @@ class _OpenRows:
             opened.size_bytes,
             to_float,
             to_original,
-            _accuracy(outputs, request),
             dict(sorted(opened.operators.items())),
             dict(sorted(opened.int8_operators.items())),
             tuple(notes),
@@ -161,15 +160,6 @@ def distance(
     for expected, output in zip(reference, outputs, strict=True):
         meter.add(expected, output)
     return float(meter.value())
-
-
-def _accuracy(outputs: Sequence[Sequence[Array]], request: Request) -> float | None:
-    """Top-1 of a classifier with one output [batch, classes]; None for anything else."""
-    if request.labels is None or len(outputs[0]) != 1 or outputs[0][0].ndim != 2:
-        return None
-    guesses = np.concatenate([np.argmax(sample[0], axis=1) for sample in outputs])
-    labels = np.asarray(request.labels).reshape(-1)
-    return float(np.mean(guesses == labels)) if labels.shape == guesses.shape else None
 
 
 def timed(run: Callable[[], object]) -> float:

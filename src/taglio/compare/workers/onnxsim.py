@@ -8,10 +8,10 @@ import onnxsim
 
 from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Opened
-from taglio.compare.workers.sessions import PROVIDERS, Sessions
+from taglio.compare.workers.onnxruntime import PROVIDERS, OnnxRuntime
 
 
-class Onnxsim(Sessions):
+class Onnxsim(OnnxRuntime):
     """Sessions on the float model and on the one that onnxsim recommends."""
 
     def open(self, wanted: WantedRow) -> Opened:

@@ -1,6 +1,5 @@
 """PyTorch: float in eager mode and compiled, and int8 by PT2E of torchao, compiled. Converts a model to ONNX."""
 
-import copy
 import importlib
 import inspect
 import io
@@ -21,7 +20,7 @@ from taglio.errors import plural
 from taglio.runtimes.processor import listed, sums_saturate
 
 _NEEDS = "PyTorch rows start from a PyTorch model, and this is {}: give its module:function or .pt2 file"
-_FLOAT = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_FLOAT = {"float32": None, "bfloat16": torch.bfloat16}
 
 
 def convert(request: Request) -> dict[str, str] | list[list[Array]]:
@@ -66,23 +65,20 @@ class PyTorch:
 
     def open(self, wanted: WantedRow) -> Opened:
         """The row's module, ready to run."""
-        if wanted.engine.startswith("cuda") and not torch.cuda.is_available():
-            raise Refused("no CUDA device here: torch.cuda.is_available() is False")
         if "inductor" in wanted.engine and not shutil.which("g++"):
             raise Refused("torch.compile writes C++ and finds no g++: install a C++ compiler")
         return self._float(wanted) if wanted.method in _FLOAT else self._int8(wanted.method)
 
     def _float(self, wanted: WantedRow) -> Opened:
-        kind, device = _FLOAT[wanted.method], "cuda" if wanted.engine.startswith("cuda") else "cpu"
-        model = self._model if device == "cpu" else copy.deepcopy(self._model).to(device)  # rows share the model
+        kind, model = _FLOAT[wanted.method], self._model
         size = _size(model) // (2 if kind else 1)
         if "inductor" in wanted.engine:
             model = _compiled(model)
 
         def run(sample: Sequence[Array]) -> list[Array]:
-            with torch.inference_mode(), torch.autocast(device, kind, enabled=kind is not None):
-                outputs = flat(model(*(tensor.to(device) for tensor in tensors(sample))))
-            return [output.float().cpu().numpy() for output in outputs]
+            with torch.inference_mode(), torch.autocast("cpu", kind, enabled=kind is not None):
+                outputs = flat(model(*tensors(sample)))
+            return [output.float().numpy() for output in outputs]
 
         return Opened(run, size)
 

@@ -48,7 +48,7 @@ class TfliteFiles:
         """The float file with all supported operators quantised."""
         tool, operators = quantizer.Quantizer(str(self.float_path)), _OPERATIONS.ALL_SUPPORTED
         granularity = qtyping.QuantGranularity.TENSORWISE
-        if wanted.per_channel is not False:
+        if wanted.per_channel:
             granularity = qtyping.QuantGranularity.CHANNELWISE
         if wanted.method == "dynamic":
             tool.add_dynamic_config(".*", operators, 8, granularity)
@@ -92,7 +92,7 @@ class TfliteFiles:
     def _converted(self, wanted: WantedRow) -> bytes:
         converter = self._converter()
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if wanted.per_channel is False:
+        if not wanted.per_channel:
             converter._experimental_disable_per_channel = True  # noqa: SLF001
         if wanted.method == "float16":
             converter.target_spec.supported_types = [tf.float16]
