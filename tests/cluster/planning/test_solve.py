@@ -178,7 +178,7 @@ def two_devices(rng: np.random.Generator, nodes: int, reach: int = 4) -> Problem
         np.concatenate([[0], np.cumsum([len(read[producer]) for producer in producers])]),
         readers,
         np.zeros(len(readers), dtype=bool),
-        np.zeros((count, 2, 2)),
+        np.zeros((count, 2)),
         np.zeros((count, 2)),
         rng.integers(1, 40, count).astype(float),
         np.ones(count),

@@ -126,8 +126,9 @@ class Costs:
         tables = self.sums
         allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
         total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
-        for table in (tables.send_float, tables.send_int8, tables.quantize):
+        for table in (tables.send_float, tables.send_int8):
             total += self.devices * table.max(axis=(1, 2), initial=0.0).sum(axis=0)
+        total += self.devices * tables.quantize.max(axis=1, initial=0.0).sum(axis=0)
         total += (self.fan_out[:, None] * tables.dequantize.max(axis=1, initial=0.0)).sum(axis=0)
         total += np.maximum(tables.edge, tables.wire).sum(axis=0)
         total[0] += self.problem.constant
@@ -202,7 +203,7 @@ class Costs:
         by_float, by_int8 = ways(
             priced.send_float[v, place],
             priced.send_int8[v, place],
-            priced.quantize[v, 0],
+            priced.quantize[v],
             priced.dequantize[v],
             ints[sent],
             floats[sent],
@@ -216,7 +217,7 @@ class Costs:
         # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
         saved = np.where(open_, by_float - by_int8, -np.inf)
         takes_int8 = saved > 0.0
-        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), place], ints[sent, place] > 0
+        here, needed = priced.quantize[v, place], ints[sent, place] > 0
         alone = np.flatnonzero(~(needed | takes_int8.any(axis=1)) & (here < saved.max(axis=1)))
         takes_int8[alone, saved[alone].argmax(axis=1)] = True
         quantized = needed | (here < np.where(takes_int8, saved, 0.0).sum(axis=1))
@@ -251,12 +252,12 @@ class Costs:
             at, target = np.nonzero(served.copies & int(copy))
             np.add.at(cost, at, table[value[at], place[at], target])
         at, target = np.nonzero(served.quantized_there)
-        np.add.at(cost, at, tables.quantize[value[at], 0, target])
+        np.add.at(cost, at, tables.quantize[value[at], target])
         at, target = np.nonzero(served.dequantized)
         times = served.dequantized[at, target].reshape(-1, *(1,) * (cost.ndim - 1))
         np.add.at(cost, at, times * tables.dequantize[value[at], target])
         here = np.flatnonzero(served.quantized)
-        cost[here] += tables.quantize[value[here], np.minimum(ends.kind[here], 1), place[here]]
+        cost[here] += tables.quantize[value[here], place[here]]
         np.add.at(cost, ends.owner[served.noisy], tables.edge[ends.edge[served.noisy]])
         np.add.at(cost, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
         return cost

@@ -75,7 +75,7 @@ class Paths:
     def _spared(self) -> np.ndarray:
         """Most seconds that changes of type at a node's inputs and outputs can save (node, label)."""
         table, values = self.table, self.table.problem.values
-        change = np.minimum(np.minimum(values.quantize_s.min(axis=1), values.dequantize_s), 0.0)
+        change = np.minimum(np.minimum(values.quantize_s, values.dequantize_s), 0.0)
         # A value is quantised on the device that writes it, and quantised or dequantised on the one that reads it. The
         # last row is for those that are no nodes (−1).
         spared = np.zeros((len(table.problem.nodes) + 1, table.devices))

@@ -29,11 +29,10 @@ SOURCE = -1
 
 
 class Kind(IntEnum):
-    """How a tensor is stored: float, float behind an int8 anchor (quantised from another layout), or int8."""
+    """How a tensor is stored."""
 
     FLOAT = 0
-    ANCHOR = 1
-    INT8 = 2
+    INT8 = 1
 
 
 class Copies(IntFlag):
@@ -93,8 +92,8 @@ class Values:
     """The tensors between nodes. Edge e of value v, start[v] ≤ e < start[v + 1], is read by node readers[e].
 
     `producer` is SOURCE for a model input and a reader CALLER for the model's caller: both hold float on the device
-    `home` of that value. `quantize_s` (value, kind of float, device), `dequantize_s` (value, device), bytes by value.
-    The reader of a strict edge must read the kind that the producer writes (a movement block keeps it).
+    `home` of that value. `quantize_s` and `dequantize_s` are (value, device), bytes by value. The reader of a strict
+    edge must read the kind that the producer writes (a movement block keeps it).
     """
 
     names: tuple[str, ...]

@@ -86,14 +86,12 @@ class Timetable:
         read_kind = np.full((1, 1), int(Kind.FLOAT)) if answer else self._reads[None]
         here, kind, there, read_kind = np.broadcast_arrays(here, kind, there, read_kind)
         far, written8, read8 = here != there, kind == Kind.INT8, read_kind == Kind.INT8
-        quantize = values.quantize_s[value][np.minimum(kind, 1), here]
+        quantize = values.quantize_s[value][here]
         dequantize = values.dequantize_s[value][there]
         wire = np.array([bound.wire[edge] for bound in problem.noises])
         forbidden = values.strict[edge] & (kind != read_kind)
         delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
         byte, gap = np.where(far, self.byte_s[here, there], 0.0), np.where(far, self.gap_s[here, there], 0.0)
-        # Within a component the value is quantised in the layout written, between components of one device from float.
-        nearer = np.minimum(quantize, values.quantize_s[value][0][here])
         first = self.overhead_s[home] if producer is None else 0.0  # an input is quantised by a separate component
         last = self.overhead_s[home] if answer else 0.0
         restores = far & ~written8 & ~read8
@@ -106,8 +104,8 @@ class Timetable:
             numbers[..., BEFORE] = np.where(far & changes.quantized, quantize + first, 0.0)
             numbers[..., BUSY], numbers[..., BYTES] = gap + byte * size, np.where(far, size, 0.0)
             numbers[..., DELAY] = np.where(refused, NEVER, delay)
-            requantize_s = changes.quantized_there * values.quantize_s[value][0][there]
-            here_s = np.where(changes.quantized, nearer, changes.dequantized * dequantize)
+            requantize_s = changes.quantized_there * values.quantize_s[value][there]
+            here_s = np.where(changes.quantized, quantize, changes.dequantized * dequantize)
             numbers[..., AFTER] = np.where(far, requantize_s + changes.dequantized * (dequantize + last), here_s)
             return numbers
 
