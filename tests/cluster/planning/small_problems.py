@@ -1,7 +1,5 @@
 """Small random planning problems of all kinds, for tests that hold solvers against brute force. No solver in here."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import strategies as st
 
@@ -48,10 +46,6 @@ def _made(rng: np.random.Generator, limits: bool, peak: bool) -> Problem:
         return np.round(rng.random(shape) * 10.0, 3)
 
     values = _values(rng, carries, some, devices)
-    if rng.random() < 0.4:  # some changes of type save time
-        quantize_s = values.quantize_s - 3.0 * (rng.random(values.quantize_s.shape) < 0.4)
-        dequantize_s = values.dequantize_s - 3.0 * (rng.random(values.dequantize_s.shape) < 0.4)
-        values = replace(values, quantize_s=quantize_s, dequantize_s=dequantize_s)
     edges = len(values.readers)
     models, off = np.ones(1), ~np.eye(devices, dtype=bool)
     resources = [

@@ -54,9 +54,7 @@ def test_elimination_over_all_labels_or_fewer_equals_brute_force(problem: Proble
             continue
         assert labels[np.arange(len(labels)), chosen].all()
         assert value <= best.objective + CLOSE
-        # No value is split, and no int8 copy without readers is made because making it saves time.
-        sparing = len(problem.devices) > 1 and (problem.values.quantize_s < 0.0).any()
-        if (relaxation.parts.share == 1.0).all() and not sparing:
+        if (relaxation.parts.share == 1.0).all():  # no value is split
             account = costs.account(priced, chosen)
             totals = evaluate(problem, chosen.tolist(), account.copies)
             assert value == pytest.approx(best.objective, abs=CLOSE)

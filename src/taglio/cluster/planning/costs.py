@@ -78,22 +78,14 @@ class Costs:
         self.sums = tables(problem)
         columns = np.array([0, *(row.column for row in self.rows)])
         self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
-        self.saved = self._saved()
+        # The largest reduction of each row by labels with negative costs.
+        self.saved = -np.minimum(0.0, self.limited.unary[..., 1:].min(axis=1)).sum(axis=0)
         self.barred = {
             Copies.FLOAT: self._alone(self.limited.send_float),
             Copies.INT8: self._alone(self.limited.send_int8),
         }
         self.touched, self.touches = self._touches()
         self.plain = self.price(np.zeros(len(self.rows)))
-
-    def _saved(self) -> np.ndarray:
-        """The largest reduction of each row by changes of type and labels with negative costs."""
-        tables, fan_out = self.limited, self.fan_out[:, None, None]
-        parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
-        saved: np.ndarray = -sum(
-            np.minimum(0.0, table[..., 1:]).sum(axis=tuple(range(table.ndim - 1))) for table in parts
-        )
-        return saved
 
     def _alone(self, table: np.ndarray) -> np.ndarray:
         """Entries that break a limit on their own, as a mask."""
@@ -214,12 +206,10 @@ class Costs:
             by_int8 += wired.reshape(count, self.devices)[sent]
         else:
             by_int8 += BIG * (floats[sent] > 0)
-        # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
+        # Saving of an int8 copy on each device; quantising is paid once.
         saved = np.where(open_, by_float - by_int8, -np.inf)
         takes_int8 = saved > 0.0
         here, needed = priced.quantize[v, place], ints[sent, place] > 0
-        alone = np.flatnonzero(~(needed | takes_int8.any(axis=1)) & (here < saved.max(axis=1)))
-        takes_int8[alone, saved[alone].argmax(axis=1)] = True
         quantized = needed | (here < np.where(takes_int8, saved, 0.0).sum(axis=1))
         chosen = np.where(takes_int8 & quantized[:, None], 2, 1)
         copies[sent] = np.where((ends.kind[sent] == Kind.INT8)[:, None], 2, chosen) * open_

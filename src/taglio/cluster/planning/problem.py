@@ -14,7 +14,7 @@ are linear in the resources. The cost of a value between given labels:
   once on the producer's device, for all destinations and for the int8 readers there. A device that got a float copy
   quantises once for all its int8 readers. A float reader that gets an int8 copy dequantises for itself ("wire only", if
   the problem allows it).
-* changes of type may have a negative cost; a value is quantised only if something reads its int8 copy.
+* changes of type save no time; a value is quantised only if something reads its int8 copy.
 * noise: an int8 reader of a float value adds the edge's noise, a wire-only float reader its wire noise.
 """
 

@@ -73,11 +73,8 @@ class CellCosts:
     def __init__(self, costs: Costs, parts: Parts, states: States) -> None:
         self.costs, self.value, self.share = costs, parts.value, parts.share
         self._group(parts.edges.T, states)
-        # The producer's int8 copy is paid once a part: by part and device, and whether a reader may take it.
-        used = states.int8.any(axis=0) & (states.kind != Kind.INT8)
-        if costs.problem.wire_only:
-            used |= (states.target != states.source).any(axis=0)
-        self.made = np.stack([states.part, states.source, used, states.kind != Kind.INT8])
+        # The producer's int8 copy is paid once a part: by part and device, if it is written in float.
+        self.made = np.stack([states.part, states.source, states.kind != Kind.INT8])
 
     def _group(self, edges: np.ndarray, states: States) -> None:
         """Number the groups of readers that occur: `groups` (arity, cells) holds a group's number at its first slot,
@@ -112,9 +109,7 @@ class CellCosts:
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         home, whole = source == target, self.whole
         sent = [table[value, source, target] * share for table in (priced.send_float, priced.send_int8)]
-        requantize = priced.quantize[value, target]
-        requantize = np.where(requantize > 0.0, requantize * share, requantize)
-        restored = priced.dequantize[value, target]
+        requantize, restored = priced.quantize[value, target] * share, priced.dequantize[value, target]
         by_float, by_int8 = ways(sent[0], sent[1], requantize, restored, self.ints, self.floats)
         if self.costs.problem.wire_only:
             wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
@@ -130,10 +125,8 @@ class CellCosts:
         total = options.take(self.groups[0], mode="clip")
         for groups in self.groups[1:]:
             total += options.take(groups, mode="clip")
-        part, place, used, written_float = self.made
-        paid = priced.quantize[self.value[part], place] * written_float
-        # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.
-        paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
+        part, place, written_float = self.made
+        paid = priced.quantize[self.value[part], place] * self.share[part] * written_float
         return np.asarray(np.minimum(total.real, total.imag + paid))
 
 

@@ -196,7 +196,7 @@ class Scheduler:
             nodes[component].append(node)
         for component, device in enumerate(device_of.tolist()):
             name, where = {0: "input", last: "output"}.get(component, str(component - 1)), self.names[device]
-            # A change of type may save time, but no component takes less than 0 s.
+            # Seconds of blocks may be negative, but no component takes less than 0 s.
             taken_s = max(0.0, float(seconds[component]))
             beyond_s = float(self.overhead_s[device] + taken_s - seconds[component])
             sent_s, mine = float(sending_s[component]), tuple(nodes[component])
