@@ -52,12 +52,23 @@ class Served:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
-    """A labelling with its copies (value, device): its objective, and every row as a share of its limit."""
+    """A labelling with its copies (value, device): its objective and then every row as a share of its limit, in `sums`;
+    each value's part in them is in `use`."""
 
     labels: np.ndarray
-    objective: float
-    rows: np.ndarray
     copies: np.ndarray
+    sums: np.ndarray
+    use: np.ndarray
+
+    @property
+    def objective(self) -> float:
+        """The cost; beyond any plan's if a strict edge is broken."""
+        return float(self.sums[0])
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Every row."""
+        return self.sums[1:]
 
 
 class Costs:
@@ -148,11 +159,18 @@ class Costs:
 
     def price(self, multipliers: np.ndarray) -> Priced:
         """Costs with each row at its multiplier (in units of the objective per whole limit)."""
-        weights = np.concatenate([[1.0], multipliers])
-        priced = {name: getattr(self.limited, name) @ weights for name in Tables.__slots__}
+        constant = self.problem.constant - float(multipliers @ self.uppers)
+        return self._weighted(self.limited, np.concatenate([[1.0], multipliers]), constant)
+
+    def alone(self, column: int) -> Priced:
+        """One sum as the cost."""
+        return self._weighted(self.sums, np.eye(self.sums.unary.shape[-1])[column], 0.0)
+
+    def _weighted(self, tables: Tables, weights: np.ndarray, constant: float) -> Priced:
+        priced = {name: getattr(tables, name) @ weights for name in Tables.__slots__}
         priced["send_float"] += BIG * self.barred[Copies.FLOAT]
         priced["send_int8"] += BIG * self.barred[Copies.INT8]
-        return Priced(**priced, constant=self.problem.constant - float(multipliers @ self.uppers))
+        return Priced(**priced, constant=constant)
 
     def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
         """All values, or the listed ones, with their edges under a labelling."""
@@ -258,29 +276,40 @@ class Costs:
         return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
 
     def account(self, priced: Priced, labels: np.ndarray) -> Account:
-        """The cheapest copies at these prices, and the cost of the labelling with them in every row; breaking a strict
-        edge costs more than any plan."""
+        """The cheapest copies at these prices, and the cost of the labelling with them in every row."""
         ends = self.ends(labels)
         served = self.cheapest(priced, ends)
-        total = self._total(self.limited, labels, self.by_value(self.limited, ends, served))
-        penalty = BIG * int(self.broken_edges(labels, ends).sum())
-        return Account(labels, float(total[0]) + penalty, total[1:], served.copies)
+        use = self._use(self.limited, ends, served)
+        return Account(labels, served.copies, self._total(self.limited, labels, use), use)
 
     def _total(self, tables: Tables, labels: np.ndarray, by_value: np.ndarray) -> np.ndarray:
         total: np.ndarray = tables.unary[np.arange(self.nodes), labels].sum(axis=0) + by_value.sum(axis=0)
         total[0] += self.problem.constant
         return total
 
-    def by_move(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The objective and rows of a labelling, and each value's part in them; breaking a strict edge costs more than
-        any plan."""
-        use = self._use(priced, self.ends(labels), labels[np.maximum(self.readers, 0)])
-        return self._total(self.limited, labels, use), use
+    def amounts(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every sum of many labellings (labelling, node) with the copies that are cheapest at these prices, and these
+        copies (labelling, value, device); breaking a strict edge costs more than any plan."""
+        values = len(self.problem.values)
+        many = max(1, 40_000 // max(1, values))  # labellings at once, which need some megabytes
+        if len(labels) > many:
+            parts = [self.amounts(priced, labels[first : first + many]) for first in range(0, len(labels), many)]
+            sums, copies = zip(*parts, strict=True)
+            return np.concatenate(sums), np.concatenate(copies)
+        row = np.repeat(np.arange(len(labels)), values)
+        value = np.tile(np.arange(values), len(labels))
+        ends = self.ends_of(value, lambda index, node: labels[row[index], node])
+        served = self.cheapest(priced, ends)
+        use = self._use(self.sums, ends, served).reshape(len(labels), values, -1).sum(axis=1)
+        return (
+            self.sums.unary[np.arange(self.nodes), labels].sum(axis=1) + use,
+            served.copies.reshape(len(labels), values, -1),
+        )
 
     def changes(
         self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray
     ) -> np.ndarray:
-        """Change of every sum if only node nodes[m] takes the label to[m]; `use` is by value, from `by_move`."""
+        """Change of every sum if only node nodes[m] takes the label to[m]; `use` is that of the labels' account."""
         counts = self.touches[nodes + 1] - self.touches[nodes]
         value = self.touched[np.repeat(self.touches[nodes], counts) + ramp(counts)]
         move = np.repeat(np.arange(len(nodes)), counts)
@@ -289,15 +318,14 @@ class Costs:
             return np.asarray(np.where(node == nodes[move[number]], to[move[number]], labels[node]))
 
         ends = self.ends_of(value, label)
-        read = label(ends.owner, np.maximum(self.readers[ends.edge], 0))
         change: np.ndarray = self.limited.unary[nodes, to] - self.limited.unary[nodes, labels[nodes]]
-        np.add.at(change, move, self._use(priced, ends, read) - use[value])
+        np.add.at(change, move, self._use(self.limited, ends, self.cheapest(priced, ends)) - use[value])
         return change
 
-    def _use(self, priced: Priced, ends: Ends, read: np.ndarray) -> np.ndarray:
-        use = self.by_value(self.limited, ends, self.cheapest(priced, ends))
-        wrong = self.problem.values.strict[ends.edge] & (self.label_reads[read] != ends.kind[ends.owner])
-        use[:, 0] += BIG * np.bincount(ends.owner[wrong], minlength=len(ends.value))
+    def _use(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
+        """The cost of each listed value in these tables; breaking a strict edge costs more than any plan."""
+        use = self.by_value(tables, ends, served)
+        use[:, 0] += BIG * np.bincount(ends.owner[self.broken_edges(ends)], minlength=len(ends.value))
         return use
 
     def totals(self, labels: Sequence[int] | np.ndarray, copies: np.ndarray | None = None) -> Totals:
@@ -337,15 +365,15 @@ class Costs:
             f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[place[n]]}"
             for n in not_allowed
         ]
-        for edge in np.flatnonzero(self.broken_edges(labels, ends)).tolist():
+        for edge in np.flatnonzero(self.broken_edges(ends)).tolist():
             name = values.names[self.edge_value[edge]]
             broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
         return broken
 
-    def broken_edges(self, labels: np.ndarray, ends: Ends) -> np.ndarray:
+    def broken_edges(self, ends: Ends) -> np.ndarray:
         """A mask of the strict edges whose reader does not read what is written."""
-        reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
-        return np.asarray(self.problem.values.strict & (reads != ends.kind[ends.owner]))
+        whole = ends.kind == Kind.INT8
+        return np.asarray(self.problem.values.strict[ends.edge] & (ends.int8 != whole[ends.owner]))
 
     def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of activations by listed value and device, and the nodes from which and up to which they are live

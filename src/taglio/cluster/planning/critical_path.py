@@ -11,7 +11,6 @@ from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_bound import lower_bound
 from taglio.cluster.planning.path_search import PathSearch
 from taglio.cluster.planning.problem import Totals
-from taglio.cluster.planning.replay import Timetable
 from taglio.cluster.planning.workload import Objective
 
 
@@ -27,14 +26,11 @@ def shorten(
     """The best placement found from `start` (one within the limits), its value, and a lower bound on any value,
     once the gap is proven or time is up. `objective` weighs the critical path and the joules; `least` is a lower bound
     with the sum of seconds for the critical path."""
-    started_s, bound = time.perf_counter(), 0.0
+    started_s = time.perf_counter()
     search = PathSearch(assembled, objective)
     search.offer(start)
-    # A pair of labels at the two ends of an edge takes 0.2 kB.
-    if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= 3_000_000:
-        tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
-        bound = lower_bound(tables, objective.latency * search.shares, least)
-        for _ in evolve(search, tables, started_s + time_limit_s, good_enough=bound / (1.0 - gap)):
-            pass
+    bound = lower_bound(assembled, search.costs, objective.latency * search.shares, least)
+    for _ in evolve(search, started_s + time_limit_s, good_enough=bound / (1.0 - gap)):
+        pass
     assert search.best is not None, "the first placement keeps the limits"
     return search.best, search.value, min(bound, search.value)

@@ -7,50 +7,73 @@ takes the sum of their seconds, which has a bound of its own with the limits; ot
 the longest path through it crosses links.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from taglio.cluster.planning.replay import BYTES, DELAY, NEVER, EdgeCosts, Timetable
+from taglio.cluster.planning.assemble import Assembled
+from taglio.cluster.planning.costs import BIG, Costs
+from taglio.cluster.planning.problem import CALLER, LATENCY, SOURCE, Kind
+from taglio.cluster.planning.relaxation import edge_costs
 
 
-def lower_bound(tables: Sequence[Timetable], weights: np.ndarray, least: float) -> float:
+def lower_bound(assembled: Assembled, costs: Costs, weights: np.ndarray, least: float) -> float:
     """Lower bound on the value of any placement, with the weight of each model's critical path; `least` bounds it with
     the sum of seconds in its place, which it is, beside the overhead of a component, on the device that starts."""
-    paths = np.array([Paths(table).longest() for table in tables])
+    models, home = range(len(assembled.workloads)), assembled.problem.devices.index(assembled.cluster.start)
+    paths = np.array([Paths(assembled, costs, model).longest() for model in models])
     anywhere = float(weights @ paths[:, 0])
     away = float((weights * (paths[:, 1] - paths[:, 0])).min())
-    overhead_s = float(weights @ [table.overhead_s[table.home] for table in tables])
-    return max(anywhere, min(anywhere + away, least + overhead_s))
+    return max(anywhere, min(anywhere + away, least + float(weights @ assembled.overhead_s[:, home])))
 
 
 class Paths:
     """Paths through one model's graph: least seconds of nodes (node, label) and edges (producer's label, reader's
-    label), whatever else happens."""
+    label), whatever else happens. An input has one label, and so has the caller."""
 
-    def __init__(self, table: Timetable) -> None:
-        self.table = table
-        # A component gets the savings of its changes of type even if they are on no path through it.
-        self.seconds = np.where(table.allowed, table.seconds - self._spared(), NEVER)
+    def __init__(self, assembled: Assembled, costs: Costs, model: int) -> None:
+        problem, values, nodes = assembled.problem, assembled.problem.values, assembled.nodes(model)
+        own = slice(nodes.start, nodes.stop)
+        self.device, self.home = costs.label_device, problem.devices.index(assembled.cluster.start)
+        self.overhead_s = assembled.overhead_s[model][self.device]
+        column = [1 + i for i, resource in enumerate(problem.resources) if resource.kind == LATENCY][model]
+        allowed = problem.allowed.reshape(len(problem.nodes), -1)[own]
+        self.seconds = np.where(allowed, costs.sums.unary[own, :, column], BIG)
+        # A component gets what its blocks save even if they are on no path through it.
         least = self.seconds.min(axis=1)
-        self.spared = float(least[least < 0.0].sum())
-        self.reads = [[(way.producer, self._edge_s(way, answers=False)) for way in ways] for ways in table.reads]
-        self.answers = [[self._edge_s(way, answers=True)[:, 0] for way in ways] for ways in table.answers]
+        self.saved = float(least[least < 0.0].sum())
+        self.reads: list[list[tuple[int | None, np.ndarray]]] = [[] for _ in nodes]
+        self.answers: list[list[np.ndarray]] = [[] for _ in nodes]
+        writes = costs.label_writes * costs.devices + self.device
+        reads = self.device * 2 + (costs.label_reads == Kind.INT8)
+        table = edge_costs(costs, costs.alone(column))
+        for edge in np.flatnonzero(values.model[costs.edge_value] == model).tolist():
+            producer, reader = int(values.producer[costs.edge_value[edge]]), int(values.readers[edge])
+            start = np.array([int(Kind.FLOAT) * costs.devices + self.home]) if producer == SOURCE else writes
+            end = np.array([self.home * 2]) if reader == CALLER else reads
+            seconds = table[start[:, None], end, edge]
+            if reader != CALLER:
+                moves = start[:, None] % costs.devices != end // 2
+                # A component begins, with its overhead.
+                seconds = seconds + np.where(moves | (producer == SOURCE), self.overhead_s, 0.0)
+                changes = start[:, None] // costs.devices != end % 2
+                seconds = seconds + BIG * (values.strict[edge] & changes)
+                writer = None if producer == SOURCE else producer - nodes.start
+                self.reads[reader - nodes.start].append((writer, seconds))
+            elif producer != SOURCE:
+                self.answers[producer - nodes.start].append(seconds[:, 0])
 
     def longest(self) -> np.ndarray:
         """Length of the longest path, and the least of the longest ones through a block that is not on the device that
         starts: seconds under the best labels."""
-        table = self.table
         ends = np.zeros_like(self.seconds)
         for node, edges in enumerate(self.reads):
-            start = np.zeros(table.labels) if edges else table.overhead_s[table.device]
+            start = np.zeros_like(self.overhead_s) if edges else self.overhead_s
             for producer, edge_s in edges:
                 path_s = edge_s[0] if producer is None else (ends[producer][:, None] + edge_s).min(axis=0)
                 start = np.maximum(start, path_s)
             ends[node] = start + self.seconds[node]
         through = ends + self.after()
-        away = through[:, table.device != table.home].min(initial=NEVER)
-        return np.array([through.min(axis=1).max(initial=0.0), away]) + self.spared
+        away = through[:, self.device != self.home].min(initial=BIG)
+        return np.array([through.min(axis=1).max(initial=0.0), away]) + self.saved
 
     def after(self) -> np.ndarray:
         """Length of the longest path from the end of a node to the last answer (node, label), under the best labels of
@@ -64,21 +87,3 @@ class Paths:
                     path_s = (edge_s + self.seconds[node] + onward_s[node]).min(axis=1)
                     onward_s[producer] = np.maximum(onward_s[producer], path_s)
         return np.asarray(onward_s)
-
-    def _edge_s(self, way: EdgeCosts, *, answers: bool) -> np.ndarray:
-        """Least seconds of an edge, with the overhead of a component that begins."""
-        entered = np.zeros(1) if answers else self.table.overhead_s[self.table.device]
-        entry_s = np.where(way.far | (way.producer is None), entered, 0.0)
-        seconds = np.maximum(way.seconds[..., :BYTES], 0.0).sum(axis=-1)
-        return np.asarray(np.where(way.seconds[..., DELAY] >= NEVER, NEVER, seconds + entry_s).min(axis=0))
-
-    def _spared(self) -> np.ndarray:
-        """Most seconds that changes of type at a node's inputs and outputs can save (node, label)."""
-        table, values = self.table, self.table.problem.values
-        change = np.minimum(np.minimum(values.quantize_s, values.dequantize_s), 0.0)
-        # A value is quantised on the device that writes it, and quantised or dequantised on the one that reads it. The
-        # last row is for those that are no nodes (−1).
-        spared = np.zeros((len(table.problem.nodes) + 1, table.devices))
-        np.subtract.at(spared, values.producer, change)
-        np.subtract.at(spared, values.readers, change[values.edge_value()])
-        return spared[table.nodes.start : table.nodes.stop, table.device]

@@ -130,6 +130,21 @@ class CellCosts:
         return np.asarray(np.minimum(total.real, total.imag + paid))
 
 
+def edge_costs(costs: Costs, priced: Priced) -> np.ndarray:
+    """What each edge costs at these prices if it is its value's only one: (kind written · devices + device, device read
+    · 2 + whether as int8, edge)."""
+    edges = split(costs, 1, np.arange(len(costs.problem.values)))
+    cells = CellCosts(costs, replace(edges, share=np.ones(len(edges.value))), pair_states(costs, len(edges.value)))
+    return cells.at(priced).reshape(len(Kind) * costs.devices, 2 * costs.devices, -1)
+
+
+def pair_states(costs: Costs, parts: int) -> States:
+    """All states of `parts` parts with one reader, in the order (kind, device written, device read, int8, part)."""
+    sizes = len(Kind), costs.devices, costs.devices, 2, parts
+    kind, source, target, int8, part = np.indices(sizes).reshape(5, -1)
+    return States(part, kind, source, target[None], int8[None] == 1)
+
+
 class Relaxation:
     """The factors of a problem restricted to labels that are `alive`, a mask (nodes, labels); fixed nodes are in no
     factor."""
@@ -314,8 +329,7 @@ class EdgeRelaxation:
         self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
         self.writes = costs.label_writes * devices + costs.label_device
         self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
-        kind, source, target, int8, part = np.indices((len(Kind), devices, devices, 2, len(chosen))).reshape(5, -1)
-        self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
+        self.tables = CellCosts(costs, parts.take(chosen), pair_states(costs, len(chosen)))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # States that no label has are left out: their sums and prices mean nothing.
         self.possible = np.zeros_like(self.prices, dtype=bool)

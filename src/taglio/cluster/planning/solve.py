@@ -229,9 +229,7 @@ class _BranchAndBound:
     def _improve(self, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
         priced = self.costs.price(multipliers)
-        objective, labels = improve(self.costs, priced, multipliers, labels, offered, good)
-        if objective < self.objective:
-            self._keep(self.costs.account(priced, labels))
+        self._keep(improve(self.costs, priced, multipliers, labels, offered, good))
 
     def _branch(self, marginals: np.ndarray, aim: float) -> bool:
         """Search for plans up to `aim` by branching; if there is none, `aim` is a bound. False if undecided."""
@@ -309,7 +307,7 @@ class _BranchAndBound:
 
     def _close(self, labels: np.ndarray) -> bool:
         """Offer the cheapest copies of these labels; whether they hold no plan below the cutoff."""
-        if surrounded(self.problem, labels) or self.costs.broken_edges(labels, self.costs.ends(labels)).any():
+        if surrounded(self.problem, labels) or self.costs.broken_edges(self.costs.ends(labels)).any():
             return True
         left_s = self.deadline - time.perf_counter()
         copies, bound = cheapest_copies(self.costs, labels, time_limit_s=left_s)
