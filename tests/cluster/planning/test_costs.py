@@ -67,8 +67,8 @@ def test_labellings_at_once_cost_what_each_costs_alone(problem: Problem, seed: i
     rng, costs = np.random.default_rng(seed), Costs(problem)
     priced = costs.price(rng.exponential(5.0, len(costs.rows)))
     labels = np.array([drawn(problem, rng) for _ in range(5)])
-    amounts, copies = costs.amounts(priced, labels)
-    for row, sums, sent in zip(labels, amounts, copies, strict=True):
+    together, copies = costs.sums_of(priced, labels)
+    for row, sums, sent in zip(labels, together, copies, strict=True):
         account, totals = costs.account(priced, row), costs.totals(row, sent)
         assert (sent == account.copies).all() and sums[0] == pytest.approx(account.objective)
         assert sums[1 : 1 + len(problem.resources)] == pytest.approx(totals.resources)

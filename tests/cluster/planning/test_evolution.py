@@ -29,8 +29,8 @@ def test_a_chain_has_the_period_that_is_estimated(receive_ms: float) -> None:
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], pair, Objective())
     search = PeriodSearch(assembled)
     labels = np.array(sorted({totals.labels for totals in every(assembled.problem)}))
-    amounts, copies = search.costs.amounts(search.costs.plain, labels)
-    estimates = search.estimates(labels, copies, amounts)
+    sums, copies = search.costs.sums_of(search.costs.plain, labels)
+    estimates = search.estimates(labels, copies, sums)
     assert len(labels) > 20
     for row, sent, estimate in zip(labels, copies, estimates, strict=True):
         assert estimate == pytest.approx(search.worth(search.costs.totals(row, sent)))

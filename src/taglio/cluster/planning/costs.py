@@ -287,13 +287,13 @@ class Costs:
         total[0] += self.problem.constant
         return total
 
-    def amounts(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sums_of(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every sum of many labellings (labelling, node) with the copies that are cheapest at these prices, and these
         copies (labelling, value, device); breaking a strict edge costs more than any plan."""
         values = len(self.problem.values)
         many = max(1, 40_000 // max(1, values))  # labellings at once, which need some megabytes
         if len(labels) > many:
-            parts = [self.amounts(priced, labels[first : first + many]) for first in range(0, len(labels), many)]
+            parts = [self.sums_of(priced, labels[first : first + many]) for first in range(0, len(labels), many)]
             sums, copies = zip(*parts, strict=True)
             return np.concatenate(sums), np.concatenate(copies)
         row = np.repeat(np.arange(len(labels)), values)

@@ -54,12 +54,12 @@ class Pool:
         if not len(labels):
             return
         labels = np.unique(labels, axis=0)
-        amounts, copies = costs.amounts(self.priced, labels)
+        sums, copies = costs.sums_of(self.priced, labels)
         # Each copy sent must gain this share of the request's cost.
         factors = 1.0 + 3e-4 * np.count_nonzero(copies, axis=(1, 2))
         members, tried = list(self.members), range(len(labels))
         if len(labels) > most:
-            tried = self._promising(search.estimates(labels, copies, amounts) * factors, most)
+            tried = self._promising(search.estimates(labels, copies, sums) * factors, most)
         for index in tried:
             self.seen.add(labels[index].tobytes())
             totals = costs.totals(labels[index], copies[index])

@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import BIG, TOLERANCE, Costs
-from taglio.cluster.planning.describe import beyond_blocks, period_s
+from taglio.cluster.planning.describe import amounts, period_s
 from taglio.cluster.planning.problem import CALLER, LATENCY, SOURCE, Copies, Resource, Totals
 from taglio.cluster.planning.resources import busy_times, request_shares
 from taglio.cluster.planning.schedule import Scheduler
@@ -50,15 +50,15 @@ class PathSearch:
         split = replace(totals, levels=self._levels(np.array(totals.labels)))
         return min(((self.worth(each), each) for each in (totals, split)), key=lambda pair: pair[0])
 
-    def estimates(self, labels: np.ndarray, copies: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+    def estimates(self, labels: np.ndarray, copies: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Estimated values of placements with these labels (placement, node), copies (placement, value, device) and
         sums (placement, sum): infinite if a limit is broken."""
         rows = [row for row in self.costs.rows if row.name not in self.latencies]
         limits = np.array([row.unit * row.upper for row in rows])
-        over = amounts[:, [row.column for row in rows]] > limits + TOLERANCE * np.maximum(1e-3, np.abs(limits))
-        broken = over.any(axis=1) | (amounts[:, 0] >= BIG / 10)
+        over = sums[:, [row.column for row in rows]] > limits + TOLERANCE * np.maximum(1e-3, np.abs(limits))
+        broken = over.any(axis=1) | (sums[:, 0] >= BIG / 10)
         components = [self._components(model, labels, copies) for model in range(len(self.schedulers))]
-        return np.where(broken, inf, self._estimate(amounts, components))
+        return np.where(broken, inf, self._estimate(sums, components))
 
     def kept(self, totals: Totals) -> bool:
         """Whether a placement keeps all limits that apply to sums."""
@@ -69,10 +69,10 @@ class PathSearch:
         if self.kept(totals) and (value := self.worth(totals)) < self.value:
             self.best, self.value = totals, value
 
-    def _estimate(self, amounts: np.ndarray, components: Sequence[np.ndarray]) -> np.ndarray:
+    def _estimate(self, sums: np.ndarray, components: Sequence[np.ndarray]) -> np.ndarray:
         """Estimated values: all sums added up, with the overhead of each model's components (placement, device)."""
         overhead_s = [counts @ each for counts, each in zip(components, self.assembled.overhead_s, strict=True)]
-        return np.asarray(amounts[:, 0] + self.latency * (self.shares @ np.array(overhead_s)))
+        return np.asarray(sums[:, 0] + self.latency * (self.shares @ np.array(overhead_s)))
 
     def _components(self, model: int, labels: np.ndarray, copies: np.ndarray) -> np.ndarray:
         """The fewest components of a model on each device (placement, device) that paths allow."""
@@ -91,11 +91,10 @@ class PathSearch:
         """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
         if not self.limited:
             return True
-        beyond = beyond_blocks(self.assembled, [scheduler.placed(totals) for scheduler in self.schedulers])
-        amounts = (totals.resources + beyond)[self.limited]
+        used = amounts(self.assembled, [scheduler.placed(totals) for scheduler in self.schedulers])[self.limited]
         if self.best is None:
-            self.uppers = np.maximum(self.uppers, amounts)
-        return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
+            self.uppers = np.maximum(self.uppers, used)
+        return bool((used <= self.uppers * (1.0 + 1e-9)).all())
 
     def _levels(self, labels: np.ndarray) -> tuple[int, ...]:
         """Levels (schedule.py) that end a component at each block whose output leaves the device."""
@@ -137,16 +136,16 @@ class PeriodSearch(PathSearch):
         """The value of a placement, whose components are as few as possible."""
         return self.worth(totals), totals
 
-    def _estimate(self, amounts: np.ndarray, components: Sequence[np.ndarray]) -> np.ndarray:
+    def _estimate(self, sums: np.ndarray, components: Sequence[np.ndarray]) -> np.ndarray:
         """Estimated values: the longest of the busy times, with the overhead of each model's components."""
-        busy_s = amounts[:, self.first : self.first + len(self.periods)].copy()
+        busy_s = sums[:, self.first : self.first + len(self.periods)].copy()
         devices = len(self.problem.devices)
         for model, counts in enumerate(components):
             weights = np.array([period.models[model] for period in self.periods[:devices]])
             busy_s[:, :devices] += counts * self.assembled.overhead_s[model] * weights
         request_s = self.assembled.cluster.device(self.assembled.cluster.start).request_s
         busy_s[:, self.home] += request_s * self.periods[self.home].models.sum()
-        return np.asarray(busy_s.max(axis=1) + _SPARING * amounts[:, 0])
+        return np.asarray(busy_s.max(axis=1) + _SPARING * sums[:, 0])
 
 
 def _with_fetching(period: Resource, home: np.ndarray) -> Resource:

@@ -197,8 +197,6 @@ class Scheduler:
         for component, device in enumerate(device_of.tolist()):
             name, where = {0: "input", last: "output"}.get(component, str(component - 1)), self.names[device]
             # Seconds of blocks may be negative, but no component takes less than 0 s.
-            taken_s = max(0.0, float(seconds[component]))
-            beyond_s = float(self.overhead_s[device] + taken_s - seconds[component])
-            sent_s, mine = float(sending_s[component]), tuple(nodes[component])
-            tasks.append(ComponentTask(f"{name}-{where}", where, taken_s, sent_s, mine, beyond_s))
+            taken_s, sent_s = max(0.0, float(seconds[component])), float(sending_s[component])
+            tasks.append(ComponentTask(f"{name}-{where}", where, taken_s, sent_s, tuple(nodes[component])))
         return tasks
