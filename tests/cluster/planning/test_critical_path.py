@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble, labels_of
 from taglio.cluster.planning.costs import Costs, evaluate
+from taglio.cluster.planning.critical_path import lower_bound
 from taglio.cluster.planning.describe import latencies
 from taglio.cluster.planning.evolution import Pool
-from taglio.cluster.planning.path_bound import lower_bound
 from taglio.cluster.planning.path_search import PathSearch
 from taglio.cluster.planning.place import place
 from taglio.cluster.planning.solve import solve
