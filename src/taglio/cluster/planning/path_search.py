@@ -17,8 +17,9 @@ from taglio.cluster.planning.workload import Objective
 
 
 class PathSearch:
-    """Keeps the placement with the best simulated latency and joules, as weighed by an objective. Limits on latency do
-    not apply to the sum of seconds. Of `children` changed placements, `tried` are simulated."""
+    """Keeps the placement with the best simulated latency and joules, as weighed by an objective, of a problem without
+    limits on latency: they do not apply to the sum of seconds. Of `children` changed placements, `tried` are
+    simulated."""
 
     children, tried = 24, 24
 
@@ -29,8 +30,7 @@ class PathSearch:
         self.costs = Costs(problem)
         self.shares = request_shares(assembled.workloads)
         self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
-        # Limits that do not apply to sums, and the weights of sums in the objective that the simulated value replaces.
-        self.latencies = {resource.name for resource in problem.resources if resource.kind == LATENCY}
+        # The weights of sums in the objective that the simulated value replaces.
         self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in problem.resources])
         # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
         self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
@@ -53,16 +53,16 @@ class PathSearch:
     def estimates(self, labels: np.ndarray, copies: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Estimated values of placements with these labels (placement, node), copies (placement, value, device) and
         sums (placement, sum): infinite if a limit is broken."""
-        rows = [row for row in self.costs.rows if row.name not in self.latencies]
-        limits = np.array([row.unit * row.upper for row in rows])
-        over = sums[:, [row.column for row in rows]] > limits + TOLERANCE * np.maximum(1e-3, np.abs(limits))
+        limits = np.array([row.unit * row.upper for row in self.costs.rows])
+        columns = [row.column for row in self.costs.rows]
+        over = sums[:, columns] > limits + TOLERANCE * np.maximum(1e-3, np.abs(limits))
         broken = over.any(axis=1) | (sums[:, 0] >= BIG / 10)
         components = [self._components(model, labels, copies) for model in range(len(self.schedulers))]
         return np.where(broken, inf, self._estimate(sums, components))
 
     def kept(self, totals: Totals) -> bool:
-        """Whether a placement keeps all limits that apply to sums."""
-        return self.latencies.issuperset(totals.broken) and self._has_room(totals)
+        """Whether a placement keeps all limits."""
+        return not totals.broken and self._has_room(totals)
 
     def offer(self, totals: Totals) -> None:
         """Keep a placement if it is within the limits and the best so far."""
@@ -126,7 +126,6 @@ class PeriodSearch(PathSearch):
         self.periods = [_with_fetching(resource, home) for resource in periods]
         self.first = 1 + len(resources)
         super().__init__(assembled.with_problem(resources=(*resources, *self.periods)), Objective("throughput"))
-        self.latencies = set()
 
     def worth(self, totals: Totals) -> float:
         """The period of a placement, and a little of a request's seconds."""
