@@ -289,7 +289,7 @@ class Costs:
 
     def sums_of(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every sum of many labellings (labelling, node) with the copies that are cheapest at these prices, and these
-        copies (labelling, value, device); breaking a strict edge costs more than any plan."""
+        copies (labelling, value, device), without the constant; breaking a strict edge costs more than any plan."""
         values = len(self.problem.values)
         many = max(1, 40_000 // max(1, values))  # labellings at once, which need some megabytes
         if len(labels) > many:

@@ -57,7 +57,7 @@ class Pool:
         sums, copies = costs.sums_of(self.priced, labels)
         # Each copy sent must gain this share of the request's cost.
         factors = 1.0 + 3e-4 * np.count_nonzero(copies, axis=(1, 2))
-        members, tried = list(self.members), range(len(labels))
+        members, tried = list(self.members), list(range(len(labels)))
         if len(labels) > most:
             tried = self._promising(search.estimates(labels, copies, sums) * factors, most)
         for index in tried:
@@ -90,7 +90,7 @@ class Pool:
             best = self.members[0].rank
             if best <= good_enough:
                 return
-            self.add(self._changed(), self.search.tried)
+            self.add(self._changed(), self.search.simulations)
             stalled = 0 if self.members[0].rank < best * (1.0 - 1e-6) else stalled + 1
 
     def _changed(self) -> np.ndarray:

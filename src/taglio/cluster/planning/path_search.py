@@ -1,6 +1,6 @@
 """The best placement so far by simulation. Proposes no placement."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -9,8 +9,8 @@ import numpy as np
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import BIG, TOLERANCE, Costs
 from taglio.cluster.planning.describe import amounts, period_s
-from taglio.cluster.planning.problem import CALLER, LATENCY, SOURCE, Copies, Resource, Totals
-from taglio.cluster.planning.resources import busy_times, request_shares
+from taglio.cluster.planning.problem import CALLER, LATENCY, SOURCE, Copies, Totals
+from taglio.cluster.planning.resources import busy_times, link_tables, request_shares
 from taglio.cluster.planning.schedule import Scheduler
 from taglio.cluster.planning.simulate import simulate
 from taglio.cluster.planning.workload import Objective
@@ -18,10 +18,10 @@ from taglio.cluster.planning.workload import Objective
 
 class PathSearch:
     """Keeps the placement with the best simulated latency and joules, as weighed by an objective, of a problem without
-    limits on latency: they do not apply to the sum of seconds. Of `children` changed placements, `tried` are
+    limits on latency: they do not apply to the sum of seconds. Of `children` changed placements, `simulations` are
     simulated."""
 
-    children, tried = 24, 24
+    children, simulations = 24, 24
 
     def __init__(self, assembled: Assembled, objective: Objective) -> None:
         self.assembled, self.latency = assembled, objective.latency
@@ -57,8 +57,7 @@ class PathSearch:
         columns = [row.column for row in self.costs.rows]
         over = sums[:, columns] > limits + TOLERANCE * np.maximum(1e-3, np.abs(limits))
         broken = over.any(axis=1) | (sums[:, 0] >= BIG / 10)
-        components = [self._components(model, labels, copies) for model in range(len(self.schedulers))]
-        return np.where(broken, inf, self._estimate(sums, components))
+        return np.where(broken, inf, self._estimate(labels, copies, sums))
 
     def kept(self, totals: Totals) -> bool:
         """Whether a placement keeps all limits."""
@@ -69,23 +68,24 @@ class PathSearch:
         if self.kept(totals) and (value := self.worth(totals)) < self.value:
             self.best, self.value = totals, value
 
-    def _estimate(self, sums: np.ndarray, components: Sequence[np.ndarray]) -> np.ndarray:
-        """Estimated values: all sums added up, with the overhead of each model's components (placement, device)."""
-        overhead_s = [counts @ each for counts, each in zip(components, self.assembled.overhead_s, strict=True)]
-        return np.asarray(sums[:, 0] + self.latency * (self.shares @ np.array(overhead_s)))
+    def _estimate(self, labels: np.ndarray, copies: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """Estimated values: all seconds added up, with as few components as paths allow."""
+        components = zip(self._components(labels, copies), self.assembled.overhead_s, strict=True)
+        overhead_s = np.array([counts @ overhead_s for counts, overhead_s in components])
+        return np.asarray(sums[:, 0] + self.latency * (self.shares @ overhead_s))
 
-    def _components(self, model: int, labels: np.ndarray, copies: np.ndarray) -> np.ndarray:
-        """The fewest components of a model on each device (placement, device) that paths allow."""
-        values, nodes = self.problem.values, self.schedulers[model].nodes
-        device = labels[:, nodes.start : nodes.stop] // len(self.problem.forms)
-        counts = component_counts(self.schedulers[model].sources, device, len(self.problem.devices))
-        # Separate components quantise inputs that are sent as int8, and dequantise outputs that arrive as int8.
-        own, called = values.model == model, self.costs.edge_value[values.readers == CALLER]
-        inputs = copies[:, own & (values.producer == SOURCE)]
-        outputs = copies[:, own & np.isin(np.arange(len(values)), called), self.home]
-        counts[:, self.home] += (inputs == Copies.INT8).any(axis=(1, 2))
-        counts[:, self.home] += (outputs == Copies.INT8).any(axis=1)
-        return counts
+    def _components(self, labels: np.ndarray, copies: np.ndarray) -> Iterator[np.ndarray]:
+        """By model, the fewest components on each device (placement, device) that paths allow."""
+        values, device = self.problem.values, labels // len(self.problem.forms)
+        called = np.isin(np.arange(len(values)), self.costs.edge_value[values.readers == CALLER])
+        for model, scheduler in enumerate(self.schedulers):
+            own, nodes = values.model == model, scheduler.nodes
+            counts = component_counts(scheduler.sources, device[:, nodes.start : nodes.stop], len(self.problem.devices))
+            # Separate components quantise inputs that are sent as int8, and dequantise outputs that arrive as int8.
+            inputs, outputs = copies[:, own & (values.producer == SOURCE)], copies[:, own & called, self.home]
+            counts[:, self.home] += (inputs == Copies.INT8).any(axis=(1, 2))
+            counts[:, self.home] += (outputs == Copies.INT8).any(axis=1)
+            yield counts
 
     def _has_room(self, totals: Totals) -> bool:
         """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
@@ -114,18 +114,21 @@ _SPARING = 3e-4
 
 class PeriodSearch(PathSearch):
     """Keeps the placement with the shortest period (busy seconds of the busiest device or link), and of those that are
-    nearly as short, one whose requests take fewer seconds. Limits on latency apply to the sum of seconds. The problem
-    has the busy seconds as resources, too."""
+    nearly as short, one whose requests take fewer seconds. Limits on latency apply to the sum of seconds. The busy
+    seconds of devices are resources of its problem."""
 
-    children, tried = 400, 8
+    children, simulations = 400, 8
 
     def __init__(self, assembled: Assembled) -> None:
         cluster, resources = assembled.cluster, assembled.problem.resources
+        devices = [device.name for device in cluster.devices]
         periods = busy_times(assembled.workloads, cluster, request_shares(assembled.workloads), inf, "period")
-        home = np.eye(len(cluster.devices))[assembled.problem.devices.index(cluster.start)]
-        self.periods = [_with_fetching(resource, home) for resource in periods]
-        self.first = 1 + len(resources)
+        self.periods, self.first = periods[: len(devices)], 1 + len(resources)
         super().__init__(assembled.with_problem(resources=(*resources, *self.periods)), Objective("throughput"))
+        _, byte_s, _, self.gap_s = link_tables(cluster)
+        self.byte_s = np.nan_to_num(byte_s, posinf=0.0)
+        self.fetch_s = np.array([cluster.fetching_s(name) for name in devices])
+        self.turns = np.array([[cluster.turns(one, other) for other in devices] for one in devices])
 
     def worth(self, totals: Totals) -> float:
         """The period of a placement, and a little of a request's seconds."""
@@ -135,21 +138,33 @@ class PeriodSearch(PathSearch):
         """The value of a placement, whose components are as few as possible."""
         return self.worth(totals), totals
 
-    def _estimate(self, sums: np.ndarray, components: Sequence[np.ndarray]) -> np.ndarray:
-        """Estimated values: the longest of the busy times, with the overhead of each model's components."""
-        busy_s = sums[:, self.first : self.first + len(self.periods)].copy()
-        devices = len(self.problem.devices)
-        for model, counts in enumerate(components):
-            weights = np.array([period.models[model] for period in self.periods[:devices]])
-            busy_s[:, :devices] += counts * self.assembled.overhead_s[model] * weights
+    def _estimate(self, labels: np.ndarray, copies: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """Estimated values, with as few components as paths allow."""
+        device_s = sums[:, self.first : self.first + len(self.periods)].copy()
         request_s = self.assembled.cluster.device(self.assembled.cluster.start).request_s
-        busy_s[:, self.home] += request_s * self.periods[self.home].models.sum()
-        return np.asarray(busy_s.max(axis=1) + _SPARING * sums[:, 0])
+        device_s[:, self.home] += request_s * self.periods[self.home].models.sum()
+        for model, counts in enumerate(self._components(labels, copies)):
+            weights = np.array([period.models[model] for period in self.periods])
+            device_s += counts * self.assembled.overhead_s[model] * weights
+        link_s = self._link_s(labels // len(self.problem.forms), copies)
+        busiest_s = np.maximum(device_s.max(axis=1), link_s.max(axis=(1, 2)))
+        return np.asarray(busiest_s + _SPARING * sums[:, 0])
 
-
-def _with_fetching(period: Resource, home: np.ndarray) -> Resource:
-    """A busy time that counts a fetched message for each tensor sent to the start device, which `home` marks."""
-    return period if period.fetch is None else replace(period, link=period.link + np.outer(period.fetch, home))
+    def _link_s(self, device: np.ndarray, copies: np.ndarray) -> np.ndarray:
+        """Busy seconds of links (placement, from, to) for devices (placement, node) and copies (placement, value,
+        device), with a message for each tensor that the start device fetches."""
+        values = self.problem.values
+        placement, value, target = np.nonzero(copies)
+        producer = values.producer[value]
+        source = np.where(producer == SOURCE, self.home, device[placement, np.maximum(producer, 0)])
+        int8 = copies[placement, value, target] == Copies.INT8
+        sizes = np.where(int8, values.int8_bytes[value], values.float_bytes[value])
+        seconds = self.gap_s[source, target] + sizes * self.byte_s[source, target]
+        share, fetched = self.shares[values.model[value]], target == self.home
+        link_s = np.zeros((len(device), *self.gap_s.shape))
+        np.add.at(link_s, (placement, source, target), share * seconds)
+        np.add.at(link_s, (placement, target, source), share * fetched * self.fetch_s[source])
+        return np.asarray(link_s / self.turns)
 
 
 def component_counts(sources: Sequence[Sequence[int]], device: np.ndarray, devices: int) -> np.ndarray:
