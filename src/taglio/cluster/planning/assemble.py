@@ -86,8 +86,7 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objecti
             rule for part, first in zip(parts, first_node, strict=True) for rule in part.surrounded(first)
         ),
         # A model without int8 forms has no calibrated tensors, so none can be sent as int8.
-        wire_only=len(cluster.devices) > 1
-        and all(workload.error is None or bool(workload.error.outputs) for workload in workloads),
+        wire_only=all(workload.error is None or bool(workload.error.outputs) for workload in workloads),
         constant=objective.latency * float(shares @ overhead.min(axis=1)),
     )
     return Assembled(problem, tuple(workloads), cluster, first_node, overhead)

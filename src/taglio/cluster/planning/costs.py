@@ -81,6 +81,9 @@ class Costs:
         self.label_device = np.repeat(np.arange(self.devices), self.forms)
         self.label_writes = np.tile(np.array([int(form.writes) for form in problem.forms]), self.devices)
         self.label_reads = np.tile(np.array([int(form.reads) for form in problem.forms]), self.devices)
+        # What a label writes and reads, by kind and device, as numbers.
+        self.written = self.label_writes * self.devices + self.label_device
+        self.read = self.label_device * len(Kind) + self.label_reads
         self.edge_value = values.edge_value()
         self.producer, self.readers = values.producer, values.readers
         self.fan_out = np.diff(values.start)
@@ -118,8 +121,7 @@ class Costs:
         values, memory = self.problem.values, self.problem.memory
         sizes = np.stack([values.float_bytes, values.int8_bytes])
         live, inner, read = np.zeros((self.nodes, self.forms)), values.producer >= 0, values.readers >= 0
-        writes = (self.label_writes[: self.forms] == Kind.INT8).astype(np.intp)
-        np.add.at(live, values.producer[inner], sizes[writes][:, inner].T)
+        np.add.at(live, values.producer[inner], sizes[self.label_writes[: self.forms]][:, inner].T)
         read_pairs = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
         np.add.at(live, read_pairs[:, 0], sizes.min(axis=0)[read_pairs[:, 1], None])
         return np.asarray(memory.weights + live)

@@ -71,13 +71,11 @@ class Paths:
         self.saved = float(least[least < 0.0].sum())
         self.reads: list[list[tuple[int | None, np.ndarray]]] = [[] for _ in nodes]
         self.answers: list[list[np.ndarray]] = [[] for _ in nodes]
-        writes = costs.label_writes * costs.devices + self.device
-        reads = self.device * 2 + (costs.label_reads == Kind.INT8)
         table = edge_costs(costs, costs.alone(column))
         for edge in np.flatnonzero(values.model[costs.edge_value] == model).tolist():
             producer, reader = int(values.producer[costs.edge_value[edge]]), int(values.readers[edge])
-            start = np.array([int(Kind.FLOAT) * costs.devices + self.home]) if producer == SOURCE else writes
-            end = np.array([self.home * 2]) if reader == CALLER else reads
+            start = np.array([int(Kind.FLOAT) * costs.devices + self.home]) if producer == SOURCE else costs.written
+            end = np.array([self.home * 2]) if reader == CALLER else costs.read
             seconds = table[start[:, None], end, edge]
             if reader != CALLER:
                 moves = start[:, None] % costs.devices != end // 2

@@ -327,14 +327,12 @@ class EdgeRelaxation:
         chosen = np.flatnonzero(cut[parts.edges[:, 0]])
         self.edges = parts.edges[chosen, 0]
         self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
-        self.writes = costs.label_writes * devices + costs.label_device
-        self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
         self.tables = CellCosts(costs, parts.take(chosen), pair_states(costs, len(chosen)))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # States that no label has are left out: their sums and prices mean nothing.
         self.possible = np.zeros_like(self.prices, dtype=bool)
         for row, node in enumerate(self.reader.tolist()):
-            self.possible[row, self.reads[alive[node]]] = True
+            self.possible[row, self.costs.read[alive[node]]] = True
         self.calls, self.bound, self.pace, self.stale = 0, -np.inf, 1.0, 0
         self.best = np.zeros(len(costs.rows))
         self.best_prices = self.prices
@@ -343,7 +341,7 @@ class EdgeRelaxation:
         """Costs at these prices, the bound there, and the labels that attain it."""
         priced = self.costs.price(multipliers)
         value, self.labels = self.relaxation.run(self._loose(priced))
-        taken = self.table[np.arange(len(self.edges)), self.writes[self.labels[self.producer]]]
+        taken = self.table[np.arange(len(self.edges)), self.costs.written[self.labels[self.producer]]]
         self.copied = taken.argmin(axis=1)
         self.calls += 1
         self.stale += 1
@@ -361,7 +359,7 @@ class EdgeRelaxation:
         rows = np.arange(len(self.edges))
         slopes = np.zeros_like(self.prices)
         slopes[rows, self.copied] += 1.0
-        slopes[rows, self.reads[self.labels[self.reader]]] -= 1.0
+        slopes[rows, self.costs.read[self.labels[self.reader]]] -= 1.0
         # A limit broken by its full amount weighs as much as all disagreeing edges together.
         disagree = float((slopes**2).sum())
         weight = max(1.0, disagree) / max(1e-9, float((slope**2).sum())) * 0.05
@@ -378,8 +376,8 @@ class EdgeRelaxation:
         table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
         unary = priced.unary.copy()
-        np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])
-        np.add.at(unary, self.reader, -self.prices[:, self.reads])
+        np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.costs.written])
+        np.add.at(unary, self.reader, -self.prices[:, self.costs.read])
         return replace(priced, unary=unary)
 
 
