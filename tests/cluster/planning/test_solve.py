@@ -21,6 +21,7 @@ from tests.cluster.planning.reference import brute_force
 from tests.cluster.planning.small_problems import made, problems
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples
+from tests.plan.made_up import Sketch, profile_of
 
 CLOSE = 1e-5
 slowly = examples(10, steady=False)
@@ -93,9 +94,17 @@ def test_solve_equals_brute_force(problem: Problem) -> None:
 
 
 def test_labels_that_break_a_strict_edge_are_no_plan() -> None:
-    """Their copies were decided without that edge, and the answer was said to be optimal."""
-    problem = made(np.random.default_rng(732), limits=True)
-    assert brute_force(problem) is None
+    """A block in int8 alone, and movement behind it in float alone."""
+    sketch = Sketch()
+    sketch.move(sketch.conv(sketch.input("x")))
+    graph = sketch.graph()
+    profile = profile_of(graph, {}, {tensor.name: (0.0,) * 4 for tensor in graph.tensors})
+    work = Workload("m", graph, {"near": profile, "far": profile}, None, Limits(None))
+    problem = assemble([work], parse(PAIR), Objective()).problem
+    names = np.array([form.name for form in problem.forms])
+    allowed = problem.allowed & (names == np.array([["int8"], ["float32"]]))[:, None]
+    problem = replace(problem, allowed=allowed)
+    assert allowed.any(axis=(1, 2)).all() and brute_force(problem) is None
     assert solve(problem, gap=1e-6).status == "infeasible"
 
 
@@ -139,7 +148,7 @@ def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() ->
     assert {problem.split(label)[0] for label in placed.labels} == {1}
 
 
-@pytest.mark.parametrize("seed", [13, 47, 73])
+@pytest.mark.parametrize("seed", [1, 2, 7])
 def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
     """Copies and labels that are cheapest by prices keep too many activations alive."""
     problem = made(np.random.default_rng(seed), limits=True, peak=True)

@@ -291,7 +291,7 @@ class Costs:
 
     def sums_of(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every sum of many labellings (labelling, node) with the copies that are cheapest at these prices, and these
-        copies (labelling, value, device), without the constant; breaking a strict edge costs more than any plan."""
+        copies (labelling, value, device); breaking a strict edge costs more than any plan."""
         values = len(self.problem.values)
         many = max(1, 40_000 // max(1, values))  # labellings at once, which need some megabytes
         if len(labels) > many:
@@ -302,11 +302,10 @@ class Costs:
         value = np.tile(np.arange(values), len(labels))
         ends = self.ends_of(value, lambda index, node: labels[row[index], node])
         served = self.cheapest(priced, ends)
-        use = self._use(self.sums, ends, served).reshape(len(labels), values, -1).sum(axis=1)
-        return (
-            self.sums.unary[np.arange(self.nodes), labels].sum(axis=1) + use,
-            served.copies.reshape(len(labels), values, -1),
-        )
+        total = self._use(self.sums, ends, served).reshape(len(labels), values, -1).sum(axis=1)
+        total += self.sums.unary[np.arange(self.nodes), labels].sum(axis=1)
+        total[:, 0] += self.problem.constant
+        return total, served.copies.reshape(len(labels), values, -1)
 
     def changes(
         self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray

@@ -72,7 +72,7 @@ class PathSearch:
         """Estimated values: all seconds added up, with as few components as paths allow."""
         components = zip(self._components(labels, copies), self.assembled.overhead_s, strict=True)
         overhead_s = np.array([counts @ overhead_s for counts, overhead_s in components])
-        return np.asarray(sums[:, 0] + self.latency * (self.shares @ overhead_s))
+        return np.asarray(sums[:, 0] - self.problem.constant + self.latency * (self.shares @ overhead_s))
 
     def _components(self, labels: np.ndarray, copies: np.ndarray) -> Iterator[np.ndarray]:
         """By model, the fewest components on each device (placement, device) that paths allow."""

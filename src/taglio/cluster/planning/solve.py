@@ -307,7 +307,7 @@ class _BranchAndBound:
 
     def _close(self, labels: np.ndarray) -> bool:
         """Offer the cheapest copies of these labels; whether they hold no plan below the cutoff."""
-        if surrounded(self.problem, labels) or self.costs.broken_edges(self.costs.ends(labels)).any():
+        if surrounded(self.problem, labels):
             return True
         left_s = self.deadline - time.perf_counter()
         copies, bound = cheapest_copies(self.costs, labels, time_limit_s=left_s)
