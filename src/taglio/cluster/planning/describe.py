@@ -47,8 +47,15 @@ def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> dict[str, float]:
     """Busy share of each device and link at `rates`, requests per second of each model; without rates, its busy seconds
     per request of the mix of all models. Includes the overhead of components."""
+    return loads_of(assembled, pipelines(assembled, totals), rates)
+
+
+def loads_of(
+    assembled: Assembled, of_models: Sequence[Pipeline], rates: Sequence[float] | None = None
+) -> dict[str, float]:
+    """The same of pipelines."""
     shares, load_of = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
-    for model, pipeline in enumerate(pipelines(assembled, totals)):
+    for model, pipeline in enumerate(of_models):
         busy = _busy(assembled, model, pipeline)
         for name, seconds in _periods(assembled.cluster, pipeline, busy).items():
             load_of[name] = load_of.get(name, 0.0) + float(shares[model]) * seconds

@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import BIG, TOLERANCE, Costs
-from taglio.cluster.planning.describe import amounts, period_s
+from taglio.cluster.planning.describe import amounts, loads_of
 from taglio.cluster.planning.problem import CALLER, LATENCY, SOURCE, Copies, Totals
 from taglio.cluster.planning.resources import busy_times, link_tables, request_shares
 from taglio.cluster.planning.schedule import Scheduler
@@ -132,7 +132,8 @@ class PeriodSearch(PathSearch):
 
     def worth(self, totals: Totals) -> float:
         """The period of a placement, and a little of a request's seconds."""
-        return period_s(self.assembled, totals) + _SPARING * totals.objective
+        pipelines = [scheduler.placed(totals) for scheduler in self.schedulers]
+        return max(loads_of(self.assembled, pipelines).values(), default=0.0) + _SPARING * totals.objective
 
     def simulated(self, totals: Totals) -> tuple[float, Totals]:
         """The value of a placement, whose components are as few as possible."""
