@@ -28,10 +28,9 @@ from taglio.model.graph import Graph
 FORMS = (
     Form("float32", Kind.FLOAT, Kind.FLOAT),
     Form("int8", Kind.INT8, Kind.INT8),
-    Form("int8-anchor", Kind.INT8, Kind.ANCHOR),
-    Form("carried", Kind.ANCHOR, Kind.ANCHOR),
+    Form("int8-anchor", Kind.INT8, Kind.FLOAT),
 )
-FLOAT, WHOLE, SOFT, CARRIED = range(4)
+FLOAT, WHOLE, SOFT = range(3)
 
 
 @dataclass
@@ -161,13 +160,11 @@ def problem(net: Network, devices: int, rng: np.random.Generator) -> Problem:
     faster = np.concatenate([[1.0], np.sort(rng.uniform(1.0, 12.0, devices - 1))])
     speed = faster[None, :] * rng.uniform(0.7, 1.4, (nodes, devices))
     ratio = np.stack([np.ones((nodes, devices)), rng.uniform(0.3, 1.1, (nodes, devices))], axis=2)
-    ratio = np.concatenate([ratio, rng.uniform(0.4, 1.1, (nodes, devices, 1)), np.ones((nodes, devices, 1))], axis=2)
+    ratio = np.concatenate([ratio, rng.uniform(0.4, 1.1, (nodes, devices, 1))], axis=2)
     seconds = (start_s[:, None] / speed)[:, :, None] * ratio
     allowed = np.zeros((nodes, devices, len(FORMS)), dtype=bool)
     for node, kind in enumerate(net.kinds):
-        forms = {"refused": [FLOAT], "move": [FLOAT, WHOLE, CARRIED], "soft": [FLOAT, WHOLE, SOFT]}.get(
-            kind, [FLOAT, WHOLE]
-        )
+        forms = {"refused": [FLOAT], "soft": [FLOAT, WHOLE, SOFT]}.get(kind, [FLOAT, WHOLE])
         allowed[node][:, forms] = True
     values = values_of(net, rng, start_s, speed)
     bandwidth = rng.uniform(0.1, 3.0, (devices, devices)) * 1e9 / 8
@@ -180,13 +177,13 @@ def problem(net: Network, devices: int, rng: np.random.Generator) -> Problem:
         Resource("energy", watts, none, off * 2e-8, np.ones(1), 0.02),
     )
     own = rng.lognormal(0.0, 1.5, nodes) * ~np.isin(net.kinds, ["refused", "move"])
-    by_form = np.stack([np.zeros(nodes), own, 0.7 * own, np.zeros(nodes)], axis=1)
+    by_form = np.stack([np.zeros(nodes), own, 0.7 * own], axis=1)
     readers = values.readers
     edge = np.where(readers == CALLER, 0.0, 0.5 * own[np.maximum(readers, 0)] * rng.uniform(0.2, 1.8, len(readers)))
     weights = np.array(net.weights) if net.weights else np.where(light, 0.0, rng.lognormal(0.0, 1.0, nodes) * 4e5)
     noise = NoiseBound("error", by_form, edge, edge.copy(), 0.15 * float(own.sum()))
     capacity = weights.sum() * np.concatenate([[1.0], rng.uniform(0.6, 1.8, devices - 1) / devices])
-    memory = Memory(capacity, weights[:, None] * np.array([1.0, 0.25, 0.25, 1.0]))
+    memory = Memory(capacity, weights[:, None] * np.array([1.0, 0.25, 0.25]))
     names = tuple(f"block{node}" for node in range(nodes))
     return Problem(
         tuple(f"device{device}" for device in range(devices)),
@@ -213,7 +210,7 @@ def values_of(net: Network, rng: np.random.Generator, start_s: np.ndarray, speed
     else:
         elements = rng.lognormal(0.0, 0.7, count) * 2e5 * 0.25 ** (np.maximum(producer, 0) / nodes)
     glue = 0.15 * start_s.mean() * elements[:, None] / elements.mean() / speed.mean(axis=0)[None, :]
-    quantize = np.stack([glue, 1.3 * glue], axis=1) * rng.uniform(0.5, 1.5, (count, 1, 1))
+    quantize = glue * rng.uniform(0.5, 1.5, (count, 1))
     carries = np.array([kind == "move" for kind in net.kinds])
     readers = np.array([node for _, nodes_of_value in read for node in nodes_of_value])
     return Values(

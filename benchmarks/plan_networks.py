@@ -1,8 +1,8 @@
 """Real networks with made-up costs, for benchmarks of the planner: nothing is measured, so that runs can be compared.
 
 Times come from the blocks' FLOPs and bytes, each by a factor of its own from one seed; int8 takes 0.3 to 1.1 of float.
-Of the changes of type, a tenth spares time. A block's int8 noise is log-normal (σ = 1.5), quantising an edge adds half
-as much, and a plan may add 15 % of what everything in int8 does. Devices and links are those of plan_tiers.py.
+Of the changes of type, a tenth costs nothing. A block's int8 noise is log-normal (σ = 1.5), quantising an edge adds
+half as much, and a plan may add 15 % of what everything in int8 does. Devices and links are those of plan_tiers.py.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 
 FLOPS_PER_S, BYTES_PER_S, START_S, PER_ELEMENT_S = 50e9, 10e9, 3e-6, 0.3e-9
-NOISE_SHARE, SPARING_SHARE = 0.15, 0.1
+NOISE_SHARE, FREE_SHARE = 0.15, 0.1
 
 
 @cache
@@ -45,7 +45,7 @@ def profile(graph: Graph, seed: int) -> Profile:
         blocks += [BlockTime(block.name, name, seconds * shares[name]) for name in fitting]
     for flow in graph.flows:
         whole = START_S + PER_ELEMENT_S * tensors[flow.name].elements
-        quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < SPARING_SHARE, -0.3, 1.0)
+        quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * (rng.random(2) >= FREE_SHARE)
         moves = len(flow.moves) * whole
         glue.append(Glue(flow.name, moves, 0.4 * moves, quantize, dequantize))
     conditions = Conditions(describe(), "imagined", "0", 1, False, "all")

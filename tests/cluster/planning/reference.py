@@ -177,14 +177,14 @@ def use_of(problem: Problem, labels: Sequence[int], value: int, copies: Mapping[
                 if got & copy
             ]
             if ints and not got & Copies.INT8:
-                busy += float(values.quantize_s[value, 0, device])
+                busy += float(values.quantize_s[value, device])
                 use.held[device] |= Copies.INT8
         use.seconds[device] = use.seconds.get(device, 0.0) + busy
         if kind != Kind.INT8:
             use.edges += [(edge, False) for edge, int8 in edges if int8]
             use.edges += [(edge, True) for edge, int8 in edges if not int8 and dequantized]
     if quantized:
-        use.seconds[home] = use.seconds.get(home, 0.0) + float(values.quantize_s[value, int(kind), home])
+        use.seconds[home] = use.seconds.get(home, 0.0) + float(values.quantize_s[value, home])
         use.held[home] |= Copies.INT8
     return use
 

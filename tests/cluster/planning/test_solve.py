@@ -21,6 +21,7 @@ from tests.cluster.planning.reference import brute_force
 from tests.cluster.planning.small_problems import made, problems
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples
+from tests.plan.made_up import Sketch, profile_of
 
 CLOSE = 1e-5
 slowly = examples(10, steady=False)
@@ -54,9 +55,7 @@ def test_elimination_over_all_labels_or_fewer_equals_brute_force(problem: Proble
             continue
         assert labels[np.arange(len(labels)), chosen].all()
         assert value <= best.objective + CLOSE
-        # No value is split, and no int8 copy without readers is made because making it saves time.
-        sparing = len(problem.devices) > 1 and (problem.values.quantize_s < 0.0).any()
-        if (relaxation.parts.share == 1.0).all() and not sparing:
+        if (relaxation.parts.share == 1.0).all():  # no value is split
             account = costs.account(priced, chosen)
             totals = evaluate(problem, chosen.tolist(), account.copies)
             assert value == pytest.approx(best.objective, abs=CLOSE)
@@ -95,9 +94,17 @@ def test_solve_equals_brute_force(problem: Problem) -> None:
 
 
 def test_labels_that_break_a_strict_edge_are_no_plan() -> None:
-    """Their copies were decided without that edge, and the answer was said to be optimal."""
-    problem = made(np.random.default_rng(732), limits=True)
-    assert brute_force(problem) is None
+    """A block in int8 alone, and movement behind it in float alone."""
+    sketch = Sketch()
+    sketch.move(sketch.conv(sketch.input("x")))
+    graph = sketch.graph()
+    profile = profile_of(graph, {}, {tensor.name: (0.0,) * 4 for tensor in graph.tensors})
+    work = Workload("m", graph, {"near": profile, "far": profile}, None, Limits(None))
+    problem = assemble([work], parse(PAIR), Objective()).problem
+    names = np.array([form.name for form in problem.forms])
+    allowed = problem.allowed & (names == np.array([["int8"], ["float32"]]))[:, None]
+    problem = replace(problem, allowed=allowed)
+    assert allowed.any(axis=(1, 2)).all() and brute_force(problem) is None
     assert solve(problem, gap=1e-6).status == "infeasible"
 
 
@@ -141,7 +148,7 @@ def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() ->
     assert {problem.split(label)[0] for label in placed.labels} == {1}
 
 
-@pytest.mark.parametrize("seed", [13, 47, 73])
+@pytest.mark.parametrize("seed", [1, 2, 7])
 def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
     """Copies and labels that are cheapest by prices keep too many activations alive."""
     problem = made(np.random.default_rng(seed), limits=True, peak=True)
@@ -178,7 +185,7 @@ def two_devices(rng: np.random.Generator, nodes: int, reach: int = 4) -> Problem
         np.concatenate([[0], np.cumsum([len(read[producer]) for producer in producers])]),
         readers,
         np.zeros(len(readers), dtype=bool),
-        np.zeros((count, 2, 2)),
+        np.zeros((count, 2)),
         np.zeros((count, 2)),
         rng.integers(1, 40, count).astype(float),
         np.ones(count),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.planning.block_tables import CARRY_ANCHOR, BlockTables
+from taglio.cluster.planning.block_tables import BlockTables
 from taglio.cluster.planning.problem import (
     CALLER,
     SOURCE,
@@ -34,7 +34,7 @@ from taglio.quantize.precision import FLOAT32, Assignment
 _KINDS = {
     "float": (Kind.FLOAT, Kind.FLOAT),
     "whole": (Kind.INT8, Kind.INT8),
-    "anchor": (Kind.INT8, Kind.ANCHOR),
+    "anchor": (Kind.INT8, Kind.FLOAT),
     "weights8": (Kind.FLOAT, Kind.FLOAT),
     "dynamic": (Kind.FLOAT, Kind.FLOAT),
     "weights4": (Kind.FLOAT, Kind.FLOAT),
@@ -86,22 +86,18 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objecti
             rule for part, first in zip(parts, first_node, strict=True) for rule in part.surrounded(first)
         ),
         # A model without int8 forms has no calibrated tensors, so none can be sent as int8.
-        wire_only=len(cluster.devices) > 1
-        and all(workload.error is None or bool(workload.error.outputs) for workload in workloads),
+        wire_only=all(workload.error is None or bool(workload.error.outputs) for workload in workloads),
         constant=objective.latency * float(shares @ overhead.min(axis=1)),
     )
     return Assembled(problem, tuple(workloads), cluster, first_node, overhead)
 
 
 def _forms(workloads: Sequence[Workload]) -> list[Form]:
-    """The forms of all precisions, plus the form of movement behind an int8 anchor."""
+    """The forms of all precisions."""
     names = dict.fromkeys(
         (precision.name, precision.form) for workload in workloads for precision in workload.precisions
     )
-    forms = [Form(name, *_KINDS[form]) for name, form in names]
-    if any(form.writes == Kind.ANCHOR for form in forms):
-        forms.append(Form(CARRY_ANCHOR, Kind.ANCHOR, Kind.ANCHOR))
-    return forms
+    return [Form(name, *_KINDS[form]) for name, form in names]
 
 
 def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int) -> Values:
@@ -120,7 +116,7 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
                 strict.append(block is not None and block.carries and block.inputs[0] == tensor.name)
             offsets.append(len(readers))
             glue = [cost[flow_of[tensor.name]] for cost in costs]
-            quantize.append(2 * [[flow_cost.quantize_s for flow_cost in glue]])
+            quantize.append([flow_cost.quantize_s for flow_cost in glue])
             dequantize.append([flow_cost.dequantize_s for flow_cost in glue])
             float_bytes.append(float(tensor.float_bytes))
             int8_bytes.append(float(tensor.int8_bytes))
@@ -133,7 +129,7 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
         start=np.array(offsets, int),
         readers=np.array(readers, int),
         strict=np.array(strict, bool),
-        quantize_s=np.array(quantize, float).reshape(count, 2, -1),
+        quantize_s=np.array(quantize, float).reshape(count, -1),
         dequantize_s=np.array(dequantize, float).reshape(count, -1),
         float_bytes=np.array(float_bytes),
         int8_bytes=np.array(int8_bytes),
@@ -217,7 +213,7 @@ def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assi
         name = assignment[block.name].name if block.name in assignment else FLOAT32.name
         if block.carries:
             kind = kinds.get(tensors[block.inputs[0]].producer or "", Kind.FLOAT)
-            name = {Kind.FLOAT: FLOAT32.name, Kind.ANCHOR: CARRY_ANCHOR}.get(kind) or carried
+            name = carried if kind == Kind.INT8 else FLOAT32.name
         if devices[block.name] not in rows:
             raise BadOption(f'block {block.name} is placed on "{devices[block.name]}", which is not in the cluster')
         kinds[block.name] = problem.forms[columns[name]].writes
@@ -233,7 +229,6 @@ def placements_of(
     placements = []
     for node, block in zip(assembled.nodes(model), assembled.workloads[model].graph.blocks, strict=True):
         device, form = problem.split(labels[node])
-        name = problem.forms[form].name
-        name = FLOAT32.name if name == CARRY_ANCHOR else name
-        placements.append(Placement(block.name, problem.devices[device], name, levels[node] if levels else 0))
+        level = levels[node] if levels else 0
+        placements.append(Placement(block.name, problem.devices[device], problem.forms[form].name, level))
     return tuple(placements)

@@ -46,7 +46,7 @@ class BlockTables:
                     table[b, d, f] = times.get((block.name, form.name), 0.0)
             for flow in self.flows:
                 cost = glue[flow.name]
-                base = {Kind.FLOAT: cost.float_s, Kind.ANCHOR: cost.float_s, Kind.INT8: cost.int8_s}
+                base = {Kind.FLOAT: cost.float_s, Kind.INT8: cost.int8_s}
                 sizes = [sum(tensors[name].elements for name in self.graph.block(move).outputs) for move in flow.moves]
                 for bearer, share in self._bearers(flow, sizes):
                     for f, form in enumerate(self.forms):
@@ -98,10 +98,11 @@ class BlockTables:
         if form.name != FLOAT32.name and not device.int8:
             return False
         precision = self.precision.get(form.name)
-        if block.carries:  # no form of products, though these read and write float too
-            fits = precision is not None and precision.fits(block)
-            return form.reads == form.writes and (fits or form.name == CARRY_ANCHOR)
-        if precision is None or not precision.fits(block) or (block.movement and precision.form != "float"):
+        if precision is None or not precision.fits(block):
+            return False
+        if block.carries:
+            return form.reads == form.writes
+        if block.movement and precision.form != "float":
             return False
         if block.name in self.limits.float_blocks:
             return precision.form == "float"
@@ -109,7 +110,6 @@ class BlockTables:
 
     def weights(self) -> np.ndarray:
         """Bytes of weights and states (block, form)."""
-        # Movement behind an anchor has no weights.
         bits = [self.precision[form.name].weight_bits if form.name in self.precision else 8 for form in self.forms]
         return np.array(
             [[float(block.weight_bytes(form_bits)) + block.state_bytes for form_bits in bits] for block in self.blocks]
@@ -141,7 +141,3 @@ def never(device: Device, block: Block) -> bool:
     """Whether the cluster file forbids `block` on `device`, by operator type or by name."""
     names = (block.name, *block.operators, *block.kind.split("+"))
     return any(fnmatchcase(name, pattern) for pattern in device.never for name in names)
-
-
-# Movement behind an int8 anchor keeps the anchor's layout; for every other purpose it is float.
-CARRY_ANCHOR = "float32, behind an anchor"

@@ -52,12 +52,23 @@ class Served:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
-    """A labelling with its copies (value, device): its objective, and every row as a share of its limit."""
+    """A labelling with its copies (value, device): its objective and then every row as a share of its limit, in `sums`;
+    each value's part in them is in `use`."""
 
     labels: np.ndarray
-    objective: float
-    rows: np.ndarray
     copies: np.ndarray
+    sums: np.ndarray
+    use: np.ndarray
+
+    @property
+    def objective(self) -> float:
+        """The cost; beyond any plan's if a strict edge is broken."""
+        return float(self.sums[0])
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Every row."""
+        return self.sums[1:]
 
 
 class Costs:
@@ -70,6 +81,9 @@ class Costs:
         self.label_device = np.repeat(np.arange(self.devices), self.forms)
         self.label_writes = np.tile(np.array([int(form.writes) for form in problem.forms]), self.devices)
         self.label_reads = np.tile(np.array([int(form.reads) for form in problem.forms]), self.devices)
+        # What a label writes and reads, by kind and device, as numbers.
+        self.written = self.label_writes * self.devices + self.label_device
+        self.read = self.label_device * len(Kind) + self.label_reads
         self.edge_value = values.edge_value()
         self.producer, self.readers = values.producer, values.readers
         self.fan_out = np.diff(values.start)
@@ -78,22 +92,14 @@ class Costs:
         self.sums = tables(problem)
         columns = np.array([0, *(row.column for row in self.rows)])
         self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
-        self.saved = self._saved()
+        # The largest reduction of each row by labels with negative costs.
+        self.saved = -np.minimum(0.0, self.limited.unary[..., 1:].min(axis=1)).sum(axis=0)
         self.barred = {
             Copies.FLOAT: self._alone(self.limited.send_float),
             Copies.INT8: self._alone(self.limited.send_int8),
         }
         self.touched, self.touches = self._touches()
         self.plain = self.price(np.zeros(len(self.rows)))
-
-    def _saved(self) -> np.ndarray:
-        """The largest reduction of each row by changes of type and labels with negative costs."""
-        tables, fan_out = self.limited, self.fan_out[:, None, None]
-        parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
-        saved: np.ndarray = -sum(
-            np.minimum(0.0, table[..., 1:]).sum(axis=tuple(range(table.ndim - 1))) for table in parts
-        )
-        return saved
 
     def _alone(self, table: np.ndarray) -> np.ndarray:
         """Entries that break a limit on their own, as a mask."""
@@ -115,8 +121,7 @@ class Costs:
         values, memory = self.problem.values, self.problem.memory
         sizes = np.stack([values.float_bytes, values.int8_bytes])
         live, inner, read = np.zeros((self.nodes, self.forms)), values.producer >= 0, values.readers >= 0
-        writes = (self.label_writes[: self.forms] == Kind.INT8).astype(np.intp)
-        np.add.at(live, values.producer[inner], sizes[writes][:, inner].T)
+        np.add.at(live, values.producer[inner], sizes[self.label_writes[: self.forms]][:, inner].T)
         read_pairs = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
         np.add.at(live, read_pairs[:, 0], sizes.min(axis=0)[read_pairs[:, 1], None])
         return np.asarray(memory.weights + live)
@@ -126,8 +131,9 @@ class Costs:
         tables = self.sums
         allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
         total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
-        for table in (tables.send_float, tables.send_int8, tables.quantize):
+        for table in (tables.send_float, tables.send_int8):
             total += self.devices * table.max(axis=(1, 2), initial=0.0).sum(axis=0)
+        total += self.devices * tables.quantize.max(axis=1, initial=0.0).sum(axis=0)
         total += (self.fan_out[:, None] * tables.dequantize.max(axis=1, initial=0.0)).sum(axis=0)
         total += np.maximum(tables.edge, tables.wire).sum(axis=0)
         total[0] += self.problem.constant
@@ -155,11 +161,18 @@ class Costs:
 
     def price(self, multipliers: np.ndarray) -> Priced:
         """Costs with each row at its multiplier (in units of the objective per whole limit)."""
-        weights = np.concatenate([[1.0], multipliers])
-        priced = {name: getattr(self.limited, name) @ weights for name in Tables.__slots__}
+        constant = self.problem.constant - float(multipliers @ self.uppers)
+        return self._weighted(self.limited, np.concatenate([[1.0], multipliers]), constant)
+
+    def alone(self, column: int) -> Priced:
+        """One sum as the cost."""
+        return self._weighted(self.sums, np.eye(self.sums.unary.shape[-1])[column], 0.0)
+
+    def _weighted(self, tables: Tables, weights: np.ndarray, constant: float) -> Priced:
+        priced = {name: getattr(tables, name) @ weights for name in Tables.__slots__}
         priced["send_float"] += BIG * self.barred[Copies.FLOAT]
         priced["send_int8"] += BIG * self.barred[Copies.INT8]
-        return Priced(**priced, constant=self.problem.constant - float(multipliers @ self.uppers))
+        return Priced(**priced, constant=constant)
 
     def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
         """All values, or the listed ones, with their edges under a labelling."""
@@ -202,7 +215,7 @@ class Costs:
         by_float, by_int8 = ways(
             priced.send_float[v, place],
             priced.send_int8[v, place],
-            priced.quantize[v, 0],
+            priced.quantize[v],
             priced.dequantize[v],
             ints[sent],
             floats[sent],
@@ -213,12 +226,10 @@ class Costs:
             by_int8 += wired.reshape(count, self.devices)[sent]
         else:
             by_int8 += BIG * (floats[sent] > 0)
-        # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
+        # Saving of an int8 copy on each device; quantising is paid once.
         saved = np.where(open_, by_float - by_int8, -np.inf)
         takes_int8 = saved > 0.0
-        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), place], ints[sent, place] > 0
-        alone = np.flatnonzero(~(needed | takes_int8.any(axis=1)) & (here < saved.max(axis=1)))
-        takes_int8[alone, saved[alone].argmax(axis=1)] = True
+        here, needed = priced.quantize[v, place], ints[sent, place] > 0
         quantized = needed | (here < np.where(takes_int8, saved, 0.0).sum(axis=1))
         chosen = np.where(takes_int8 & quantized[:, None], 2, 1)
         copies[sent] = np.where((ends.kind[sent] == Kind.INT8)[:, None], 2, chosen) * open_
@@ -251,12 +262,12 @@ class Costs:
             at, target = np.nonzero(served.copies & int(copy))
             np.add.at(cost, at, table[value[at], place[at], target])
         at, target = np.nonzero(served.quantized_there)
-        np.add.at(cost, at, tables.quantize[value[at], 0, target])
+        np.add.at(cost, at, tables.quantize[value[at], target])
         at, target = np.nonzero(served.dequantized)
         times = served.dequantized[at, target].reshape(-1, *(1,) * (cost.ndim - 1))
         np.add.at(cost, at, times * tables.dequantize[value[at], target])
         here = np.flatnonzero(served.quantized)
-        cost[here] += tables.quantize[value[here], np.minimum(ends.kind[here], 1), place[here]]
+        cost[here] += tables.quantize[value[here], place[here]]
         np.add.at(cost, ends.owner[served.noisy], tables.edge[ends.edge[served.noisy]])
         np.add.at(cost, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
         return cost
@@ -267,29 +278,39 @@ class Costs:
         return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
 
     def account(self, priced: Priced, labels: np.ndarray) -> Account:
-        """The cheapest copies at these prices, and the cost of the labelling with them in every row; breaking a strict
-        edge costs more than any plan."""
+        """The cheapest copies at these prices, and the cost of the labelling with them in every row."""
         ends = self.ends(labels)
         served = self.cheapest(priced, ends)
-        total = self._total(self.limited, labels, self.by_value(self.limited, ends, served))
-        penalty = BIG * int(self.broken_edges(labels, ends).sum())
-        return Account(labels, float(total[0]) + penalty, total[1:], served.copies)
+        use = self._use(self.limited, ends, served)
+        return Account(labels, served.copies, self._total(self.limited, labels, use), use)
 
     def _total(self, tables: Tables, labels: np.ndarray, by_value: np.ndarray) -> np.ndarray:
         total: np.ndarray = tables.unary[np.arange(self.nodes), labels].sum(axis=0) + by_value.sum(axis=0)
         total[0] += self.problem.constant
         return total
 
-    def by_move(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The objective and rows of a labelling, and each value's part in them; breaking a strict edge costs more than
-        any plan."""
-        use = self._use(priced, self.ends(labels), labels[np.maximum(self.readers, 0)])
-        return self._total(self.limited, labels, use), use
+    def sums_of(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every sum of many labellings (labelling, node) with the copies that are cheapest at these prices, and these
+        copies (labelling, value, device); breaking a strict edge costs more than any plan."""
+        values = len(self.problem.values)
+        many = max(1, 40_000 // max(1, values))  # labellings at once, which need some megabytes
+        if len(labels) > many:
+            parts = [self.sums_of(priced, labels[first : first + many]) for first in range(0, len(labels), many)]
+            sums, copies = zip(*parts, strict=True)
+            return np.concatenate(sums), np.concatenate(copies)
+        row = np.repeat(np.arange(len(labels)), values)
+        value = np.tile(np.arange(values), len(labels))
+        ends = self.ends_of(value, lambda index, node: labels[row[index], node])
+        served = self.cheapest(priced, ends)
+        total = self._use(self.sums, ends, served).reshape(len(labels), values, -1).sum(axis=1)
+        total += self.sums.unary[np.arange(self.nodes), labels].sum(axis=1)
+        total[:, 0] += self.problem.constant
+        return total, served.copies.reshape(len(labels), values, -1)
 
     def changes(
         self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray
     ) -> np.ndarray:
-        """Change of every sum if only node nodes[m] takes the label to[m]; `use` is by value, from `by_move`."""
+        """Change of every sum if only node nodes[m] takes the label to[m]; `use` is that of the labels' account."""
         counts = self.touches[nodes + 1] - self.touches[nodes]
         value = self.touched[np.repeat(self.touches[nodes], counts) + ramp(counts)]
         move = np.repeat(np.arange(len(nodes)), counts)
@@ -298,15 +319,14 @@ class Costs:
             return np.asarray(np.where(node == nodes[move[number]], to[move[number]], labels[node]))
 
         ends = self.ends_of(value, label)
-        read = label(ends.owner, np.maximum(self.readers[ends.edge], 0))
         change: np.ndarray = self.limited.unary[nodes, to] - self.limited.unary[nodes, labels[nodes]]
-        np.add.at(change, move, self._use(priced, ends, read) - use[value])
+        np.add.at(change, move, self._use(self.limited, ends, self.cheapest(priced, ends)) - use[value])
         return change
 
-    def _use(self, priced: Priced, ends: Ends, read: np.ndarray) -> np.ndarray:
-        use = self.by_value(self.limited, ends, self.cheapest(priced, ends))
-        wrong = self.problem.values.strict[ends.edge] & (self.label_reads[read] != ends.kind[ends.owner])
-        use[:, 0] += BIG * np.bincount(ends.owner[wrong], minlength=len(ends.value))
+    def _use(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
+        """The cost of each listed value in these tables; breaking a strict edge costs more than any plan."""
+        use = self.by_value(tables, ends, served)
+        use[:, 0] += BIG * np.bincount(ends.owner[self.broken_edges(ends)], minlength=len(ends.value))
         return use
 
     def totals(self, labels: Sequence[int] | np.ndarray, copies: np.ndarray | None = None) -> Totals:
@@ -346,15 +366,15 @@ class Costs:
             f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[place[n]]}"
             for n in not_allowed
         ]
-        for edge in np.flatnonzero(self.broken_edges(labels, ends)).tolist():
+        for edge in np.flatnonzero(self.broken_edges(ends)).tolist():
             name = values.names[self.edge_value[edge]]
             broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
         return broken
 
-    def broken_edges(self, labels: np.ndarray, ends: Ends) -> np.ndarray:
+    def broken_edges(self, ends: Ends) -> np.ndarray:
         """A mask of the strict edges whose reader does not read what is written."""
-        reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
-        return np.asarray(self.problem.values.strict & (reads != ends.kind[ends.owner]))
+        whole = ends.kind == Kind.INT8
+        return np.asarray(self.problem.values.strict[ends.edge] & (ends.int8 != whole[ends.owner]))
 
     def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of activations by listed value and device, and the nodes from which and up to which they are live

@@ -47,8 +47,15 @@ def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> dict[str, float]:
     """Busy share of each device and link at `rates`, requests per second of each model; without rates, its busy seconds
     per request of the mix of all models. Includes the overhead of components."""
+    return loads_of(assembled, pipelines(assembled, totals), rates)
+
+
+def loads_of(
+    assembled: Assembled, of_models: Sequence[Pipeline], rates: Sequence[float] | None = None
+) -> dict[str, float]:
+    """The same of pipelines."""
     shares, load_of = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
-    for model, pipeline in enumerate(pipelines(assembled, totals)):
+    for model, pipeline in enumerate(of_models):
         busy = _busy(assembled, model, pipeline)
         for name, seconds in _periods(assembled.cluster, pipeline, busy).items():
             load_of[name] = load_of.get(name, 0.0) + float(shares[model]) * seconds
@@ -60,19 +67,24 @@ def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None
     return max(loads(assembled, totals, rates).values(), default=0.0)
 
 
-def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
-    """The costs of the components and fetched messages of all models beyond those of their blocks, by resource of the
-    problem."""
-    devices, resources = assembled.problem.devices, assembled.problem.resources
-    beyond = np.zeros(len(resources))
+def amounts(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
+    """What requests of all models take, by resource of the problem, with the overhead of components and fetched
+    messages."""
+    devices, total = assembled.problem.devices, np.zeros(len(assembled.problem.resources))
     for model, pipeline in enumerate(of_models):
-        devices_of_tasks = [devices.index(task.device) for task in pipeline.tasks]
-        busy = np.bincount(devices_of_tasks, [task.beyond_s for task in pipeline.tasks], len(devices))
-        beyond += [float(resource.models[model] * (resource.device @ busy)) for resource in resources]
+        busy_s, (copies, sent) = np.zeros(len(devices)), np.zeros((2, len(devices), len(devices)))
+        for task in pipeline.tasks:
+            busy_s[devices.index(task.device)] += task.seconds
+        for transfer in pipeline.transfers:
+            link = devices.index(transfer.link[0]), devices.index(transfer.link[1])
+            copies[link] += link[0] != link[1]
+            sent[link] += transfer.bytes * (link[0] != link[1])
         fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
-        fetching = [0.0 if resource.fetch is None else float(resource.fetch @ fetched) for resource in resources]
-        beyond += [float(resource.models[model]) * amount for resource, amount in zip(resources, fetching, strict=True)]
-    return beyond
+        for index, resource in enumerate(assembled.problem.resources):
+            amount = resource.device @ busy_s + (resource.link * copies + resource.byte * sent).sum()
+            fetching = 0.0 if resource.fetch is None else resource.fetch @ fetched
+            total[index] += resource.models[model] * (amount + fetching)
+    return total
 
 
 def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from taglio.cluster.planning.costs import Costs
+from taglio.cluster.planning.costs import Account, Costs
 from taglio.cluster.planning.tables import Priced
 
 # Rounds of local search.
@@ -11,25 +11,22 @@ _ROUNDS = 12
 
 def improve(
     costs: Costs, priced: Priced, multipliers: np.ndarray, labels: np.ndarray, offered: np.ndarray, good_enough: float
-) -> tuple[float, np.ndarray]:
+) -> Account:
     """Local search by single moves over the labels `offered`, a mask (nodes, labels): at good prices the Lagrangian's
-    labelling is nearly optimal, but breaks a limit or leaves part of one unused. Returns the objective (infinite if a
-    limit stays broken) and the labels. Moves that share no value are additive, so each round takes many."""
+    labelling is nearly optimal, but breaks a limit or leaves part of one unused. Moves that share no value are
+    additive, so each round takes many. A limit may stay broken."""
     labels = labels.copy()
-    total, use = costs.by_move(priced, labels)
-    uppers = costs.uppers
+    account = costs.account(priced, labels)
+    total, uppers = account.sums, costs.uppers
     penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.05 * abs(total[0])
     nodes, to = np.nonzero(offered)
     first = np.searchsorted(nodes, np.arange(costs.nodes + 1))
-    change = costs.changes(priced, labels, use, nodes, to)
+    change = costs.changes(priced, labels, account.use, nodes, to)
 
     def merit(sums: np.ndarray) -> np.ndarray:
         over = np.maximum(0.0, sums[..., 1:] - uppers)
         # The fixed penalty makes breaking a limit, however slightly, cost more than it could gain.
         return np.asarray(sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1))
-
-    def feasible() -> bool:
-        return bool((total[1:] <= uppers + 1e-9).all()) and total[0] < 1e8
 
     for _ in range(_ROUNDS):
         stale, open_ = np.zeros(costs.nodes, dtype=bool), np.ones(len(nodes), dtype=bool)
@@ -44,10 +41,10 @@ def improve(
             stale[near] = True
             for other in near.tolist():
                 open_[first[other] : first[other + 1]] = False
-        if not stale.any() or (feasible() and total[0] <= good_enough):
+        feasible = total[0] < 1e8 and (total[1:] <= uppers + 1e-9).all()
+        if not stale.any() or (feasible and total[0] <= good_enough):
             break
-        total, use = costs.by_move(priced, labels)
-        again = np.flatnonzero(stale[nodes])
-        change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
-    total, _ = costs.by_move(priced, labels)
-    return (float(total[0]) if feasible() else np.inf), labels
+        account = costs.account(priced, labels)
+        total, again = account.sums, np.flatnonzero(stale[nodes])
+        change[again] = costs.changes(priced, labels, account.use, nodes[again], to[again])
+    return costs.account(priced, labels)

@@ -20,7 +20,7 @@ from taglio.cluster.planning.assemble import Assembled, assemble, labels_of
 from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
-from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
+from taglio.cluster.planning.describe import amounts, describe, latencies, loads, period_s
 from taglio.cluster.planning.problem import LATENCY, Problem, Totals
 from taglio.cluster.planning.replicas import alike, taking_turns
 from taglio.cluster.planning.schedule import pipelines
@@ -147,10 +147,10 @@ class Planner:
                 raise Infeasible(_TOO_CLOSE)
             # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at
             # first by hardly more than needed, since plans that spend more on blocks may have fewer components.
-            beyond, within_limits = beyond_blocks(answer.assembled, pipelines(answer.assembled, answer.totals)), True
+            used, within_limits = amounts(answer.assembled, pipelines(answer.assembled, answer.totals)), True
             quantities = answer.assembled.problem.resources
-            for resource, by_blocks, by_overhead in zip(quantities, answer.totals.resources, beyond, strict=True):
-                if resource.kind != LATENCY and by_blocks + by_overhead > upper_of.get(resource.name, inf) * _FULL:
+            for resource, amount, by_blocks in zip(quantities, used, answer.totals.resources, strict=True):
+                if resource.kind != LATENCY and amount > upper_of.get(resource.name, inf) * _FULL:
                     uppers[resource.name], within_limits = float(by_blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
             if within_limits:
                 break
@@ -170,9 +170,11 @@ class Planner:
             for resource in assembled.problem.resources
         )
         assembled = assembled.with_problem(resources=limited)
-        labels = _labels(assembled, self.precisions_of) if self.precisions_of else None
-        if labels is not None:
-            forms = len(assembled.problem.forms)
+        if self.precisions_of:
+            forms, labels = len(assembled.problem.forms), list[int]()
+            for model, plan in enumerate(self.precisions_of):
+                places = dict.fromkeys(plan.devices(), cluster.start)
+                labels += labels_of(assembled, model, places, plan.assignment())
             same_form = np.array(labels)[:, None] % forms == np.arange(forms)
             assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
         answer = self._by(objective, assembled)
@@ -246,18 +248,6 @@ def _free(assembled: Assembled) -> Assembled:
             replace(resource, upper=inf) if resource.kind == LATENCY else resource for resource in quantities
         )
     )
-
-
-def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
-    """Labels of plans; None if one of their devices is not in the cluster."""
-    names = {device.name for device in assembled.cluster.devices}
-    labels: list[int] = []
-    for model, plan in enumerate(plans):
-        places = plan.devices()
-        if not set(places.values()) <= names:
-            return None
-        labels += labels_of(assembled, model, places, plan.assignment())
-    return labels
 
 
 def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float = 20.0) -> tuple[Limit, ...]:

@@ -14,7 +14,7 @@ are linear in the resources. The cost of a value between given labels:
   once on the producer's device, for all destinations and for the int8 readers there. A device that got a float copy
   quantises once for all its int8 readers. A float reader that gets an int8 copy dequantises for itself ("wire only", if
   the problem allows it).
-* changes of type may have a negative cost; a value is quantised only if something reads its int8 copy.
+* changes of type save no time; a value is quantised only if something reads its int8 copy.
 * noise: an int8 reader of a float value adds the edge's noise, a wire-only float reader its wire noise.
 """
 
@@ -29,11 +29,10 @@ SOURCE = -1
 
 
 class Kind(IntEnum):
-    """How a tensor is stored: float, float behind an int8 anchor (quantised from another layout), or int8."""
+    """How a tensor is stored."""
 
     FLOAT = 0
-    ANCHOR = 1
-    INT8 = 2
+    INT8 = 1
 
 
 class Copies(IntFlag):
@@ -93,8 +92,8 @@ class Values:
     """The tensors between nodes. Edge e of value v, start[v] ≤ e < start[v + 1], is read by node readers[e].
 
     `producer` is SOURCE for a model input and a reader CALLER for the model's caller: both hold float on the device
-    `home` of that value. `quantize_s` (value, kind of float, device), `dequantize_s` (value, device), bytes by value.
-    The reader of a strict edge must read the kind that the producer writes (a movement block keeps it).
+    `home` of that value. `quantize_s` and `dequantize_s` are (value, device), bytes by value. The reader of a strict
+    edge must read the kind that the producer writes (a movement block keeps it).
     """
 
     names: tuple[str, ...]

@@ -73,11 +73,8 @@ class CellCosts:
     def __init__(self, costs: Costs, parts: Parts, states: States) -> None:
         self.costs, self.value, self.share = costs, parts.value, parts.share
         self._group(parts.edges.T, states)
-        # The producer's int8 copy is paid once a part: by part, kind and device, and whether a reader may take it.
-        used = states.int8.any(axis=0) & (states.kind != Kind.INT8)
-        if costs.problem.wire_only:
-            used |= (states.target != states.source).any(axis=0)
-        self.made = np.stack([states.part, np.minimum(states.kind, 1), states.source, used, states.kind != Kind.INT8])
+        # The producer's int8 copy is paid once a part: by part and device, if it is written in float.
+        self.made = np.stack([states.part, states.source, states.kind != Kind.INT8])
 
     def _group(self, edges: np.ndarray, states: States) -> None:
         """Number the groups of readers that occur: `groups` (arity, cells) holds a group's number at its first slot,
@@ -112,9 +109,7 @@ class CellCosts:
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         home, whole = source == target, self.whole
         sent = [table[value, source, target] * share for table in (priced.send_float, priced.send_int8)]
-        requantize = priced.quantize[value, 0, target]
-        requantize = np.where(requantize > 0.0, requantize * share, requantize)
-        restored = priced.dequantize[value, target]
+        requantize, restored = priced.quantize[value, target] * share, priced.dequantize[value, target]
         by_float, by_int8 = ways(sent[0], sent[1], requantize, restored, self.ints, self.floats)
         if self.costs.problem.wire_only:
             wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
@@ -130,11 +125,24 @@ class CellCosts:
         total = options.take(self.groups[0], mode="clip")
         for groups in self.groups[1:]:
             total += options.take(groups, mode="clip")
-        part, kind, place, used, written_float = self.made
-        paid = priced.quantize[self.value[part], kind, place] * written_float
-        # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.
-        paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
+        part, place, written_float = self.made
+        paid = priced.quantize[self.value[part], place] * self.share[part] * written_float
         return np.asarray(np.minimum(total.real, total.imag + paid))
+
+
+def edge_costs(costs: Costs, priced: Priced) -> np.ndarray:
+    """What each edge costs at these prices if it is its value's only one: (kind written · devices + device, device read
+    · 2 + whether as int8, edge)."""
+    edges = split(costs, 1, np.arange(len(costs.problem.values)))
+    cells = CellCosts(costs, replace(edges, share=np.ones(len(edges.value))), pair_states(costs, len(edges.value)))
+    return cells.at(priced).reshape(len(Kind) * costs.devices, 2 * costs.devices, -1)
+
+
+def pair_states(costs: Costs, parts: int) -> States:
+    """All states of `parts` parts with one reader, in the order (kind, device written, device read, int8, part)."""
+    sizes = len(Kind), costs.devices, costs.devices, 2, parts
+    kind, source, target, int8, part = np.indices(sizes).reshape(5, -1)
+    return States(part, kind, source, target[None], int8[None] == 1)
 
 
 class Relaxation:
@@ -319,15 +327,12 @@ class EdgeRelaxation:
         chosen = np.flatnonzero(cut[parts.edges[:, 0]])
         self.edges = parts.edges[chosen, 0]
         self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
-        self.writes = costs.label_writes * devices + costs.label_device
-        self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
-        kind, source, target, int8, part = np.indices((len(Kind), devices, devices, 2, len(chosen))).reshape(5, -1)
-        self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
+        self.tables = CellCosts(costs, parts.take(chosen), pair_states(costs, len(chosen)))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # States that no label has are left out: their sums and prices mean nothing.
         self.possible = np.zeros_like(self.prices, dtype=bool)
         for row, node in enumerate(self.reader.tolist()):
-            self.possible[row, self.reads[alive[node]]] = True
+            self.possible[row, self.costs.read[alive[node]]] = True
         self.calls, self.bound, self.pace, self.stale = 0, -np.inf, 1.0, 0
         self.best = np.zeros(len(costs.rows))
         self.best_prices = self.prices
@@ -336,7 +341,7 @@ class EdgeRelaxation:
         """Costs at these prices, the bound there, and the labels that attain it."""
         priced = self.costs.price(multipliers)
         value, self.labels = self.relaxation.run(self._loose(priced))
-        taken = self.table[np.arange(len(self.edges)), self.writes[self.labels[self.producer]]]
+        taken = self.table[np.arange(len(self.edges)), self.costs.written[self.labels[self.producer]]]
         self.copied = taken.argmin(axis=1)
         self.calls += 1
         self.stale += 1
@@ -354,7 +359,7 @@ class EdgeRelaxation:
         rows = np.arange(len(self.edges))
         slopes = np.zeros_like(self.prices)
         slopes[rows, self.copied] += 1.0
-        slopes[rows, self.reads[self.labels[self.reader]]] -= 1.0
+        slopes[rows, self.costs.read[self.labels[self.reader]]] -= 1.0
         # A limit broken by its full amount weighs as much as all disagreeing edges together.
         disagree = float((slopes**2).sum())
         weight = max(1.0, disagree) / max(1e-9, float((slope**2).sum())) * 0.05
@@ -371,8 +376,8 @@ class EdgeRelaxation:
         table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
         unary = priced.unary.copy()
-        np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])
-        np.add.at(unary, self.reader, -self.prices[:, self.reads])
+        np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.costs.written])
+        np.add.at(unary, self.reader, -self.prices[:, self.costs.read])
         return replace(priced, unary=unary)
 
 

@@ -120,14 +120,14 @@ class Scheduler:
         at_hand = np.where(by_writer, at_home(whole[v], ints), np.where(same_device, stays, copies[value[v], there]))
         changes = serve(whole[v], at_hand, ints, floats)
         np.add.at(seconds, to, changes.dequantized * values.dequantize_s[value[v], there])
-        np.add.at(seconds, to, changes.quantized_there * values.quantize_s[value[v], 0, there])
+        np.add.at(seconds, to, changes.quantized_there * values.quantize_s[value[v], there])
         sent_int8 = ~by_writer & (at_hand >= Copies.INT8) & ((ints > 0) | (changes.dequantized > 0))
         float_needed = (floats > 0) | changes.quantized_there
         sent_float = ~by_writer & (at_hand & int(Copies.FLOAT) > 0) & float_needed & ~(same_device & ~self.written[v])
         quantised = np.zeros(len(value), dtype=bool)
         quantised[v[changes.quantized]] = True
         here = np.flatnonzero(quantised)
-        np.add.at(seconds, source[here], values.quantize_s[value[here], np.minimum(kind[here], 1), home[here]])
+        np.add.at(seconds, source[here], values.quantize_s[value[here], home[here]])
         used = np.ones(last + 1, dtype=bool)
         used[0], used[last] = bool((~self.written[here]).any()), bool(sent_int8[to == last].any())
         number = np.cumsum(used) - 1
@@ -196,9 +196,7 @@ class Scheduler:
             nodes[component].append(node)
         for component, device in enumerate(device_of.tolist()):
             name, where = {0: "input", last: "output"}.get(component, str(component - 1)), self.names[device]
-            # A change of type may save time, but no component takes less than 0 s.
-            taken_s = max(0.0, float(seconds[component]))
-            beyond_s = float(self.overhead_s[device] + taken_s - seconds[component])
-            sent_s, mine = float(sending_s[component]), tuple(nodes[component])
-            tasks.append(ComponentTask(f"{name}-{where}", where, taken_s, sent_s, mine, beyond_s))
+            # Seconds of blocks may be negative, but no component takes less than 0 s.
+            taken_s, sent_s = max(0.0, float(seconds[component])), float(sending_s[component])
+            tasks.append(ComponentTask(f"{name}-{where}", where, taken_s, sent_s, tuple(nodes[component])))
         return tasks

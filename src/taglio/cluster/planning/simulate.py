@@ -20,15 +20,13 @@ from taglio.plan.result import Span
 @dataclass(frozen=True, slots=True)
 class ComponentTask:
     """A component, its seconds on its device, and the device's seconds for sending its outputs afterwards; `nodes` are
-    its blocks in a problem. `beyond_s` of its seconds belong to no block: its overhead, and the savings by changes of
-    type that do not count because no component takes less than 0 s."""
+    its blocks in a problem."""
 
     name: str
     device: str
     seconds: float
     sending_s: float = 0.0
     nodes: tuple[int, ...] = ()
-    beyond_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

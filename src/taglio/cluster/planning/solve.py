@@ -81,7 +81,7 @@ class _BranchAndBound:
     """State of the search: best plan, bound and remaining labels.
 
     Labels that are not `alive`, a mask (nodes, labels), are in no plan cheaper than `floor`, and no plan costs more
-    than `most`. Branching looks for plans up to `aim`; of its time since `branching_s`, improving took `improving_s`.
+    than `most`. Branching looks for plans up to `aim`.
     """
 
     def __init__(self, problem: Problem, gap: float, ends_s: float, latest_s: float) -> None:
@@ -92,7 +92,7 @@ class _BranchAndBound:
         self.labels, self.copies = np.zeros(0, dtype=np.intp), np.zeros((0, self.costs.devices), dtype=np.intp)
         self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
         self.multipliers = np.zeros(len(self.costs.rows))
-        self.aim, self.branching_s, self.improving_s = np.inf, 0.0, 0.0
+        self.aim = np.inf
 
     def run(self) -> SolvedProblem:
         """Run all steps and return the answer."""
@@ -229,14 +229,11 @@ class _BranchAndBound:
     def _improve(self, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
         priced = self.costs.price(multipliers)
-        objective, labels = improve(self.costs, priced, multipliers, labels, offered, good)
-        if objective < self.objective:
-            self._keep(self.costs.account(priced, labels))
+        self._keep(improve(self.costs, priced, multipliers, labels, offered, good))
 
     def _branch(self, marginals: np.ndarray, aim: float) -> bool:
         """Search for plans up to `aim` by branching; if there is none, `aim` is a bound. False if undecided."""
         self.aim = min(aim, self.floor)
-        self.branching_s, self.improving_s = time.perf_counter(), 0.0
         alive = self.alive & (marginals <= self._cutoff())
         bound = self._below(alive) if alive.any(axis=1).all() else self._cutoff()
         self.bound = max(self.bound, bound)
@@ -300,16 +297,13 @@ class _BranchAndBound:
         """Offer a half's answer nearest to a plan, also improved: by labels with a bound near the least one, and the
         best of every node."""
         self._keep(account)
-        now = time.perf_counter()
-        if self.improving_s <= 0.25 * (now - self.branching_s):  # most of the time is for branching
-            least = float(marginals.min())
-            near = np.maximum(least + 3.0 * self.gap * abs(least), marginals.min(axis=1))
-            self._improve(account.labels, multipliers, marginals <= near[:, None])
-            self.improving_s += time.perf_counter() - now
+        least = float(marginals.min())
+        near = np.maximum(least + 3.0 * self.gap * abs(least), marginals.min(axis=1))
+        self._improve(account.labels, multipliers, marginals <= near[:, None])
 
     def _close(self, labels: np.ndarray) -> bool:
         """Offer the cheapest copies of these labels; whether they hold no plan below the cutoff."""
-        if surrounded(self.problem, labels) or self.costs.broken_edges(labels, self.costs.ends(labels)).any():
+        if surrounded(self.problem, labels):
             return True
         left_s = self.deadline - time.perf_counter()
         copies, bound = cheapest_copies(self.costs, labels, time_limit_s=left_s)

@@ -19,8 +19,8 @@ class LimitRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Costs by node and label, by value (and kind of float) and device (from, to), and by edge; the last axis is over
-    sums, absent at given prices."""
+    """Costs by node and label, by value and device (from, to), and by edge; the last axis is over sums, absent at given
+    prices."""
 
     unary: np.ndarray
     send_float: np.ndarray
@@ -87,7 +87,7 @@ def tables(problem: Problem) -> Tables:
         unary.reshape(len(problem.nodes), problem.labels, -1),
         sent(values.float_bytes),
         sent(values.int8_bytes),
-        whole(np.einsum("vkd,vr,rd->vkdr", values.quantize_s, by_value, device)),
+        whole(np.einsum("vd,vr,rd->vdr", values.quantize_s, by_value, device)),
         whole(np.einsum("vd,vr,rd->vdr", values.dequantize_s, by_value, device)),
         edge,
         wire,

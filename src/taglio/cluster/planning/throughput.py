@@ -17,7 +17,7 @@ from math import inf, sqrt
 import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled
-from taglio.cluster.planning.costs import Costs
+from taglio.cluster.planning.costs import Costs, evaluate
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.describe import period_s
 from taglio.cluster.planning.elimination import TooWide
@@ -25,7 +25,6 @@ from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_search import PeriodSearch
 from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.relaxation import Relaxation
-from taglio.cluster.planning.replay import Timetable
 from taglio.cluster.planning.resources import busy_times, request_shares
 from taglio.cluster.planning.solve import Undecided, solve
 
@@ -49,9 +48,8 @@ def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tup
         raise Undecided
     core = _core(assembled, search.value, gap, time.perf_counter() + _BOUND * time_limit_s)
     low = min(core.bound, 1.0) * search.value
-    tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
     until, high = deadline - _RAISING * time_limit_s, inf
-    for _ in evolve(search, tables, until, starts=core.answers(), good_enough=low / (1.0 - gap)):
+    for _ in evolve(search, until, starts=core.answers(), good_enough=low / (1.0 - gap)):
         if search.value < high:  # tensors have few sizes, so an aim just below a plan often proves it at once
             high = (1.0 - 0.9 * gap) * search.value
             low = max(low, min(_core(assembled, high, gap, deadline).bound, 1.0) * high)
@@ -62,8 +60,9 @@ def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tup
         aim = sqrt(low * high)
         raised = min(_core(assembled, aim, gap, deadline).bound, 1.0) * aim
         low, high = max(low, raised), high if raised == aim else aim
-    period = period_s(assembled, search.best)
-    return search.best, period, min(low, period)
+    best = evaluate(assembled.problem, search.best.labels, search.best.copies)
+    period = period_s(assembled, best)
+    return best, period, min(low, period)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
