@@ -24,10 +24,10 @@ LIMITS = Limits(0.01)
 
 def tried(error: float, *blocks: str, name: str = "", limits: Limits = LIMITS) -> Entry:
     """A plan of the search with these blocks in int8."""
-    error_s = Interval(0.0, error, 2.0 * error, 0.9)
+    error_s = Interval(0.0, error, 2.0 * error)
     placed = tuple(Placement(block, "local", "int8" if block in blocks else "float32") for block in ("a", "b"))
     plan = Plan(
-        "m", DEFAULT_SCHEME, (FLOAT32, INT8), limits, placed, "optimal", 0.0, Interval(1.0, 1.0, 1.0, 0.9), error_s,
+        "m", DEFAULT_SCHEME, (FLOAT32, INT8), limits, placed, "optimal", 0.0, Interval(1.0, 1.0, 1.0), error_s,
         runtime=OPENVINO,
     )  # fmt: skip
     return Entry(plan, error, error <= 0.01, name, solved=not name)

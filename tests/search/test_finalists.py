@@ -21,7 +21,7 @@ def tried(
     name: str, runtime: str = ORT, error: float = 0.001, *, holds: bool = True, seconds: float = 1.0, form: str = ""
 ) -> Entry:
     form = form or (FLOAT32.name if name == "float32" else "int8")
-    latency = Interval(seconds, seconds, seconds, 0.9)
+    latency = Interval(seconds, seconds, seconds)
     plan = Plan(
         "m", DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.01), (Placement(form, "local", form),), "optimal", 0.0, latency,
         latency, runtime=runtime,

@@ -117,9 +117,9 @@ def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[
             continue
         plan = tables.describe(limits, {block: forms[form] for block, form in point.forms.items()})
         if point.runtime != home:  # no table predicts it
-            predicted = Interval(seconds, seconds, seconds, 0.0)
+            predicted = Interval(seconds, seconds, seconds)
             plan = replace(plan, runtime=point.runtime, predicted_latency_s=predicted)
-        plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
+        plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
         holds = holds and keeps_pins(tables.graph, limits, plan)
         name = f"earlier {point.name.removeprefix('earlier ')}"

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 
-from taglio.conformal import COVERAGE
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits, Plan, Status, placements
@@ -38,7 +37,7 @@ class Tables:
     def deviation(self, assignment: Assignment) -> Interval:
         """Predicted error; NaN without a study."""
         if self.error is None:
-            return Interval(0.0, nan, nan, 0.0)
+            return Interval(0.0, nan, nan)
         return error_interval(self.error, self.error.predict(self.graph, assignment))
 
     def describe(
@@ -69,4 +68,4 @@ class Tables:
 
 def error_interval(model: ErrorModel, error: float) -> Interval:
     """A predicted `error` with the upper end that `model` gives it."""
-    return Interval(0.0, error, model.upper(error), COVERAGE)
+    return Interval(0.0, error, model.upper(error))

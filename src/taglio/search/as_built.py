@@ -24,7 +24,7 @@ def shifted(expected: Interval, base: float) -> Interval:
     """The predicted error of a plan in float32 arithmetic as expected in a place where the float model has the error
     `base`."""
     low, value, high = (together(end, base) for end in (expected.low, expected.value, expected.high))
-    return Interval(low, value, high, expected.coverage)
+    return Interval(low, value, high)
 
 
 @dataclass(frozen=True, slots=True)

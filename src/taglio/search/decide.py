@@ -162,7 +162,7 @@ def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits,
     entries = []
     for name, assignment, error in ((FLOAT_RUN, {}, floats.errors[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
         plan = Tables(work.graph, profile).describe(limits, assignment)
-        plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
+        plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
         entries.append(Entry(plan, error, holds, name))
     by_name = {entry.key: entry for entry in as_profiled(profile, entries)}

@@ -66,8 +66,8 @@ def float_in(place: str, float_plan: Entry, base: float, wall: WallTime) -> Entr
         status="measured",
         gap=0.0,
         measured_error=base,
-        predicted_latency_s=Interval(seconds, seconds, seconds, float_plan.plan.predicted_latency_s.coverage),
-        predicted_error=Interval(base, base, base, 0.0),
+        predicted_latency_s=Interval(seconds, seconds, seconds),
+        predicted_error=Interval(base, base, base),
     )
     limit = plan.limits.max_error
     holds = not plan.limits.int8_blocks and (limit is None or base <= limit)
