@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from taglio.components.cut import Component
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadArtifact
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.session import RUNTIMES, package, properties
+from taglio.runtimes.session import RUNTIMES, package
 
 MANIFEST = "manifest.json"
 
@@ -35,7 +35,7 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One component's file and ports, and the place it was built for. `data_sha256` is the hash of its weights file, if
-    it has one; `properties` are the runtime's own settings that make it answer as it did when it was timed."""
+    it has one."""
 
     name: str
     device: str
@@ -48,7 +48,6 @@ class Piece:
     data_sha256: str = ""
     runtime: str = NAME
     runtime_version: str = ""
-    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, str]:
@@ -164,7 +163,6 @@ def write(
                 data_sha256="".join(data_sha256),
                 runtime=runtime,
                 runtime_version=artifact.version_of(package(runtime)),
-                properties=properties(runtime, part.proto),
             )
         )
     manifest = replace(manifest, pieces=tuple(pieces))
