@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from taglio import artifact, weights
-from taglio.deploy.verify import MANIFEST
+from taglio import artifact
+from taglio.deploy.verify import MANIFEST, changed_files
 from taglio.errors import BadArtifact, one_line
 from taglio.runtimes.way import Way
 
@@ -73,13 +73,9 @@ class _DeployJson(msgspec.Struct):
 def read(folder: Path) -> DeliveredModel:
     """The delivered folder. Raises BadArtifact if it is missing, damaged, or a file differs from its hash."""
     model = described(folder)
-    for name, delivered in sorted(model.sha256.items()):
-        if not (folder / name).is_file():
-            raise BadArtifact(f"{folder / name}: missing: {_AGAIN}")
-        if (now := weights.sha256(folder / name)) != delivered:
-            raise BadArtifact(
-                f"{folder / name}: changed since it was delivered ({now[:12]}, was {delivered[:12]}): {_AGAIN}"
-            )
+    for name in changed_files(folder):
+        how = "changed since it was delivered" if (folder / name).is_file() else "missing"
+        raise BadArtifact(f"{folder / name}: {how}: {_AGAIN}")
     return model
 
 
