@@ -6,7 +6,7 @@ Results that are computed once (ranges, blocks that cannot be int8, builders, th
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -163,10 +163,8 @@ class Work:
     def _compared(self) -> Agreement:
         make_room(self.memory_bytes)
         samples = covering(self.data.held_out.samples)[: self.within(ENOUGH_S).runs(INPUTS)]
-        source = partial(as_written, self.source, self.setup.shapes)
-        unfolded = source if self.setup.requantize else None
         options = self.setup.options(NAME)
-        agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes, unfolded)
+        agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes)
         return replace(agreement, remark="") if self.setup.instead else agreement  # instead.py says what differs
 
     def _written(self) -> SourceModel:
