@@ -175,7 +175,7 @@ class _Search:
         error = error_model(there, self._profile, effort=clock.effort("error"), reuse=reuse)
         clock.lap("error")
         settled = settled.at(clock.effort("plan"))
-        decision = decide(settled, measured, error, limits, floats=screened.places.floats)
+        decision = decide(settled, measured, error, limits, places=screened.places)
         self._ended()
         # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
         doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
@@ -194,7 +194,7 @@ class _Search:
         is_interrupted = isinstance(stop, KeyboardInterrupt)
         if tried:
             work = self._screened.work.at(LEAST)
-            decision = best_so_far(work, self._profile, tried, limits, self._screened.places.floats)
+            decision = best_so_far(work, self._profile, tried, limits, self._screened.places)
             self._ended()
             result = _SearchResult(work, self._screened, decision, (), self._clock.patience(), why_float=STOPPED)
         else:
@@ -235,7 +235,7 @@ class _Search:
         work, place = screened.work.at(self._clock.effort("plan")), profile.conditions.runtime
         errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
         int8_error = errors[0] if errors and errors[0] is not None else 0.0
-        decision = float_stays(work, profile, int8_error, limits, screened.places.floats)
+        decision = float_stays(work, profile, int8_error, limits, screened.places)
         doubts = doubts_without_study(work)
         self._ended()
         return _SearchResult(work, screened, decision, doubts, self._clock.patience(), why_float=why)

@@ -13,8 +13,7 @@ from taglio.quantize.precision import BFLOAT16
 from taglio.search.answers import unseen_of
 from taglio.search.decide import Decision
 from taglio.search.front import Point
-from taglio.search.ledger import INT8_RUN, Entry, Ledger, Measurement
-from taglio.search.places import Places
+from taglio.search.ledger import INT8_RUN, Entry, Ledger, Measurement, Places
 
 _NO_PLACES = Places(())
 

@@ -15,7 +15,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.profile.wall_time import WallTime
 from taglio.search.answers import answers
-from taglio.search.ledger import PLAIN, Answers, Entry, FloatModels, Key, Ledger
+from taglio.search.ledger import PLAIN, Answers, Entry, Key, Ledger, Places
 from taglio.search.search import best
 from taglio.search.unseen import CANDIDATES, Rejected, rejection
 
@@ -37,14 +37,14 @@ def finalists(tried: Iterable[Entry], but: Sequence[Entry] = (), most: int = 100
     return [entry for entry in others if entry in fastest] + plain
 
 
-def on_one_scale(raced: Mapping[str, Ledger], floats: FloatModels) -> Ledger:
+def on_one_scale(raced: Mapping[str, Ledger], places: Places) -> Ledger:
     """The ledgers of all places as one. Each is scaled by its float model to the race of float in every place, and
     float in places without a race of their own takes part too. In the first place float stands for the source."""
-    first = next(iter(floats.errors))
+    first = next(iter(places.errors))
     entries = dict[Key, Entry]()
     template = next(iter(raced.values())).float32
-    for place, base in floats.errors.items():
-        ledger, float_time = raced.get(place), floats.times.get(place)
+    for place, base in places.errors.items():
+        ledger, float_time = raced.get(place), places.times.get(place)
         if ledger is not None:
             scale = 1.0 if float_time is None else float_time.median_s / ledger.float32.measured_s
             entries |= {
@@ -53,7 +53,7 @@ def on_one_scale(raced: Mapping[str, Ledger], floats: FloatModels) -> Ledger:
             }
         elif float_time is not None:
             entries[FLOAT_RUN, place] = float_in(place, template, base, float_time)
-    return Ledger(entries, first, max([floats.others, *(ledger.others for ledger in raced.values())]))
+    return Ledger(entries, first, max([places.others, *(ledger.others for ledger in raced.values())]))
 
 
 def float_in(place: str, float_plan: Entry, base: float, wall: WallTime) -> Entry:

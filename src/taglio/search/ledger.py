@@ -54,14 +54,19 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FloatModels:
-    """The float model in the places where a model may be deployed, the place in which it is compared first: its own
-    `errors` by place, its wall `times` in a race of them (empty if there was none), and the share of the processors
-    that other programs used meanwhile."""
+class Places:
+    """The float model in every place, the one in which it is compared with the source first: its `rows`, its wall
+    `times` in a race of all places (empty if there was none), and the share of the processors that other programs used
+    meanwhile."""
 
-    errors: Mapping[str, float]
+    rows: tuple[Measurement, ...]
     times: Mapping[str, WallTime] = field(default_factory=dict)
     others: float = 0.0
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The float model's own error in the places where a model may be deployed."""
+        return {place.variant.runtime: place.error or 0.0 for place in self.rows if not place.refused}
 
 
 @dataclass(frozen=True, slots=True)
