@@ -118,11 +118,11 @@ class Answers:
 class Entry:
     """A plan, and what was measured of it in its place, `plan.runtime`. None stands for what was not measured.
 
-    `error` is the one that is compared with the limit: of `answers`, of a model as `built` for the place, or of the
-    switchable graph, whichever was measured last. `loss` is that of the switchable graph by itself, even if a part is
-    lost or a further limit broken. `holds` says whether the plan keeps all limits, as far as is known, and `refused`
-    why it does not run or was not judged. `solved` plans come from the solver; others have the `name` of their rule,
-    such as float32. A solved plan gets its name when it is raced.
+    `error` is the one that is compared with the limit: of `answers`, or of the switchable graph before there are any.
+    `loss` is that of the switchable graph by itself, even if a part is lost or a further limit broken. `holds` says
+    whether the plan keeps all limits, as far as is known, and `refused` why it does not run or was not judged. `solved`
+    plans come from the solver; others have the `name` of their rule, such as float32. A solved plan gets its name when
+    it is raced.
     """
 
     plan: Plan
@@ -131,7 +131,6 @@ class Entry:
     name: str = ""
     solved: bool = False
     loss: float | None = None
-    built: float | None = None
     wall: WallTime | None = None
     answers: Answers | None = None
     refused: str = ""
