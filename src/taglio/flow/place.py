@@ -30,7 +30,6 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.answers import answers
 from taglio.search.by_hand import matches, pinned_devices
-from taglio.search.explore import meters
 from taglio.search.limits import Bounds, limits_for, user_limits
 from taglio.search.search import ErrorTarget
 
@@ -294,7 +293,9 @@ class _Judged:
 
     @cached_property
     def _meter(self) -> ErrorMeter:
-        return meters(self._work, self.candidate.measured, self.candidate.limits)[1]()
+        """What measures errors on all held-out inputs."""
+        scheme, work = self.candidate.measured.scheme, self._work
+        return work.meter(work.settled(scheme).switchable(scheme), None, self.candidate.limits.also, self.bound)
 
     def workload(self, cluster: Cluster) -> Workload:
         """The planner's view of the model, with the errors that the measured plans suggest."""

@@ -13,7 +13,7 @@ from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.search.answers import answers
-from taglio.search.explore import FEWEST, PlaceSearch, meters
+from taglio.search.explore import FEWEST, PlaceSearch, meter_of
 from taglio.search.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
 from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places, Variant
 from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
@@ -121,33 +121,32 @@ def decide(
     places = places or Places(tuple(Measurement(Variant(place, FLOAT_RUN)) for place in measured))
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(places.errors)))
-    meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
+    meter = meter_of(work.in_place(studied(measured)), first, limits, model.samples)
     searches: dict[str, PlaceSearch] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            there = PlaceSearch(work.in_place(place), profile, model, limits, places.errors[place], (meter, full))
-            there.explore()
-            searches[place] = there
+            search = PlaceSearch(work.in_place(place), profile, model, limits, places.errors[place], meter)
+            search.explore()
+            searches[place] = search
         except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not searches:
         raise refusals[0]
-    again_s = FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
+    again_s = FEWEST * meter.evaluation_s
     best_place = next(iter(searches))
 
     def ledger() -> Ledger:
-        return on_one_scale({place: there.ledger for place, there in searches.items()}, places)
+        return on_one_scale({place: search.ledger for place, search in searches.items()}, places)
 
     def search_again(place: str, room: float, is_needed: bool) -> Ledger | None:
-        there = searches[place if place in searches else best_place]
-        is_worth_it = is_needed or again_s <= work.budget.plans_s
-        return ledger() if is_worth_it and there.search_again(room) else None
+        is_worth_it = place in searches and (is_needed or again_s <= work.budget.plans_s)
+        return ledger() if is_worth_it and searches[place].search_again(room) else None
 
     judged = judge(work, ledger(), limits, search_again)
     place = best_place if judged.winner is None else judged.winner.runtime
-    there = searches[place if place in searches else best_place]
-    return decision_of(work, judged, there.profile, there.error, there.meter.samples)
+    search = searches.get(place, searches[best_place])
+    return decision_of(work, judged, search.profile, search.error, meter.samples)
 
 
 def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits, places: Places) -> Decision:

@@ -5,9 +5,9 @@ So plans are raced, and the profile is refined around the fastest. Plans by simp
 are wrong, the clock shows it. Whether a plan is truly faster than float is for confirm.py to say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from math import inf
 
 from taglio.error.correct import corrected
@@ -44,7 +44,7 @@ class PlaceSearch:
     scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured.
 
     `base` is the error of the float model in the place that `work` is set up for: as vectors add, it leaves the forms a
-    part of the limit. `meters` are those of the function of this name.
+    part of the limit. `meter` measures the errors of plans.
     """
 
     def __init__(
@@ -54,10 +54,9 @@ class PlaceSearch:
         error: ErrorModel,
         limits: Limits,
         base: float,
-        meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
+        meter: ErrorMeter,
     ) -> None:
-        self.work, self.profile, self.error = work, profile, error
-        self.meter, self._full = meters
+        self.work, self.profile, self.error, self._meter = work, profile, error, meter
         assert limits.max_error is not None, "a search keeps a limit"
         self._limits, self._base = limits, base
         self._bound = left_for_int8(limits.max_error, base)
@@ -86,14 +85,11 @@ class PlaceSearch:
 
     def explore(self) -> None:
         """Solve and measure plans, race the best, refine the tables by their kernels, solve again, and race what is
-        then predicted to be faster. If nothing holds on the inputs of the meter, all inputs decide. Raises Infeasible
-        if nothing holds there either, and BadModel if float or all-int8 does not run."""
+        then predicted to be faster. Raises Infeasible if nothing holds, and BadModel if float or all-int8 does not
+        run."""
         work, budget = self.work, self.work.budget
         self._try_rules()
         self._solve(budget.solved)
-        if not self._holding and self._use_all_inputs():
-            self._try_rules()
-            self._solve(budget.solved)
         if not self._holding:
             raise self._infeasible()
         # What is delivered if the search is stopped from here on.
@@ -116,10 +112,7 @@ class PlaceSearch:
             self._race(faster, kernels=False)
 
     def search_again(self, room: float) -> bool:
-        """Plan again within the share `room` of the limit, with errors on all inputs, and race what is new. False if
-        there is nothing new to measure."""
-        if not self._use_all_inputs() and room == 1.0:
-            return False
+        """Plan again within the share `room` of the limit, and race what is new. False if nothing is."""
         raced = self._raced
         solved = {entry.forms for entry in self._solve(self.work.budget.solved, room)}
         new = [entry for entry in self._able if not raced or entry.forms in solved]
@@ -150,14 +143,14 @@ class PlaceSearch:
         tables, limits = Tables(self.work.graph, self.profile, self._studied), self._within
         self._entries = {}
         for name, assignment in by_rules(tables.graph, self.profile, limits).items():
-            measured = self.meter.evidence(assignment)
+            measured = self._meter.evidence(assignment)
             self._add(from_rule(name, tables, limits, measured))
 
     def _infeasible(self) -> Infeasible:
         """Why no plan holds."""
         limits = self._within
         least = least_error(self.work.graph, limits, self._entries.values())
-        lost = "" if least.error < inf else self.meter.tally(least.assignment).lost()
+        lost = "" if least.error < inf else self._meter.tally(least.assignment).lost()
         return infeasible(limits, least.error, lost)
 
     def _may_gain(self) -> bool:
@@ -166,13 +159,6 @@ class PlaceSearch:
         floats = [entry.predicted_s for entry in self._holding if entry.name == FLOAT_RUN]
         fastest_s = min(entry.predicted_s for entry in self._holding)
         return not floats or fastest_s <= (1.0 - self.work.budget.gain) * floats[0]
-
-    def _use_all_inputs(self) -> bool:
-        """Measure errors on all inputs from here on; False if that was so before."""
-        if self._full() is self.meter:
-            return False
-        self.meter = self._full()
-        return True
 
     def _race(self, chosen: Sequence[Entry], *, kernels: bool = True) -> dict[str, tuple[Assignment, Timed]]:
         """Race the `chosen` plans beside float. Returns the runs of those that ran, as a profile names them. Kernels
@@ -201,7 +187,7 @@ class PlaceSearch:
 
     def _solve(self, rounds: int, room: float = 1.0) -> list[Entry]:
         """Solve and measure plans within the share `room` of the limit, and correct the error model."""
-        work, meter = self.work, self.meter
+        work, meter = self.work, self._meter
         rounds = min(rounds, Effort(work.budget.plans_s, meter.evaluation_s).runs(work.budget.solved, FEWEST))
         solved = search(
             Tables(work.graph, self.profile, self._studied),
@@ -240,22 +226,17 @@ def _as_run(name: str) -> str:
     return name if name == FLOAT_RUN else f"finalist {name}"
 
 
-def meters(
-    work: Work, profile: Profile, limits: Limits, inputs: int = 0
-) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
-    """Two meters of a plan's error: one for searching, on as many held-out inputs as the budget has for that, or as
-    many `inputs` as were studied, but as many as the metrics need; and what makes the one on all inputs (the same meter
-    if those are all)."""
+def meter_of(work: Work, profile: Profile, limits: Limits, inputs: int = 0) -> ErrorMeter:
+    """What measures a plan's error in the search: on as many held-out inputs as the budget has for that, or as many
+    `inputs` as were studied, but as many as the metrics need. All held-out inputs judge the plan that wins."""
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(bound.metric for bound in limits.also)]))
     verify_s = work.budget.verify_s
     count = work.within(verify_s).runs(max(work.budget.verify_inputs, inputs), fewest)
-    first = work.meter(switchable, count, limits.also, limit)
-    if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
-        each_s = first.evaluation_s / first.samples
-        first = work.meter(switchable, Effort(verify_s, each_s).runs(first.samples, fewest), limits.also, limit)
-    if first.samples == len(work.data.held_out.samples):
-        return first, lambda: first
-    return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
+    meter = work.meter(switchable, count, limits.also, limit)
+    if meter.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
+        each_s = meter.evaluation_s / meter.samples
+        meter = work.meter(switchable, Effort(verify_s, each_s).runs(meter.samples, fewest), limits.also, limit)
+    return meter

@@ -108,8 +108,8 @@ class Verdict:
         return len(self.rejected) + (answers is not None and answers.unseen is not None)
 
 
-# What plans again, given the place ("": the first), the share of the limit to keep within, and whether no finalist
-# holds. Returns all plans then; None if it has nothing new.
+# What plans again, given the place, the share of the limit to keep within, and whether no finalist holds. Returns all
+# plans then; None if it has nothing new.
 SearchAgain = Callable[[str, float, bool], Ledger | None]
 
 
@@ -118,8 +118,8 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
 
     A finalist that breaks the limit on the inputs of the search cannot win, and does not count among the `CANDIDATES`
     for the unseen ones. It, and each candidate that is rejected there, leaves less room for the next, and finalists are
-    searched for again within it; in a place whose files err more than the switchable graph, once. So they are if
-    nothing but float or all-int8 holds. When all candidates were rejected, only float is left.
+    searched for again within it; for those that break the limit on the inputs of the search, once in a place. When all
+    candidates were rejected, only float is left.
     """
     ledger = ledger.having(_keeping(ledger.float32, answers(work, None, limits), limits))
     while ledger.int8.answers is None:  # one that does not run is refused, and another place's follows
@@ -127,7 +127,7 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
     rejected: list[Rejected] = []
     room, searched_again = 1.0, set[str]()
 
-    def find_more(place: str) -> bool:
+    def find_more(place: str) -> None:
         nonlocal ledger
         searched_again.add(place)
         ledger = _within_room(ledger, room, len(rejected), limits)
@@ -135,30 +135,25 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
         if more is not None:
             judged = {entry.key: entry for entry in ledger.raced}
             ledger = _within_room(replace(more, entries={**more.entries, **judged}), room, len(rejected), limits)
-        return more is not None
 
-    while True:
-        winner = ledger.winner
-        if winner is not None:
-            # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
-            expected = winner.error
-            winner = _answered(work, winner, limits)
-            keeps = winner.holds
-            if winner.answers is not None:
-                winner = replace(winner, holds=keeps and winner.answers.accepted(limits))
-            ledger = ledger.having(winner)
-            if keeps and not winner.holds and winner.key != ledger.float32.key:
-                rejected.append(_rejected(winner, ledger.float32, limits, room))
-                room = rejected[-1].room
-                find_more(winner.runtime)
-            elif not keeps and winner.runtime not in searched_again and (share := _share(winner, expected)) < 1.0:
-                room *= share
-                find_more(winner.runtime)
-            if not winner.holds:
-                continue
-        is_poor = winner is None or (not rejected and _none_but_plain(ledger, winner))
-        if not is_poor or "" in searched_again or not find_more(""):
-            return Verdict(ledger, winner, tuple(rejected))
+    while (winner := ledger.winner) is not None:
+        # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
+        expected = winner.error
+        winner = _answered(work, winner, limits)
+        keeps = winner.holds
+        if winner.answers is not None:
+            winner = replace(winner, holds=keeps and winner.answers.accepted(limits))
+        ledger = ledger.having(winner)
+        if winner.holds:
+            break
+        if keeps and winner.key != ledger.float32.key:
+            rejected.append(_rejected(winner, ledger.float32, limits, room))
+            room = rejected[-1].room
+            find_more(winner.runtime)
+        elif not keeps and winner.runtime not in searched_again and (share := _share(winner, expected)) < 1.0:
+            room *= share
+            find_more(winner.runtime)
+    return Verdict(ledger, winner, tuple(rejected))
 
 
 def _within_room(ledger: Ledger, room: float, rejected: int, limits: Limits) -> Ledger:
@@ -183,12 +178,6 @@ def _share(plan: Entry, expected: float) -> float:
     assumed to err more than the switchable graph by the same factor. 1 where nothing can be said of other plans."""
     searched = inf if plan.answers is None else plan.answers.searched
     return expected / searched if plan.name not in PLAIN and 0.0 < expected < searched < inf else 1.0
-
-
-def _none_but_plain(ledger: Ledger, winner: Entry) -> bool:
-    """Whether float or all-int8 wins because no other plan holds, although there are some."""
-    others = [entry.holds for entry in ledger.raced if entry.name not in PLAIN]
-    return winner.name in PLAIN and bool(others) and not any(others)
 
 
 def _rejected(plan: Entry, float32: Entry, limits: Limits, room: float) -> Rejected:
