@@ -107,15 +107,15 @@ def test_a_source_that_its_runtime_computes_wrongly_is_refused_with_the_size() -
 
 @saturating
 @pytest.mark.parametrize("kind", KINDS)
-def test_exact_sums_are_planned_instead_and_the_error_of_the_source_is_told(kind: str) -> None:
+def test_exact_sums_are_planned_instead_and_the_base_stays_the_source(kind: str) -> None:
     proto, data = own_products(kind)
     work = opened(proto, data)
     result = taglio.optimize(work, max_error=0.01, effort=0.01)
     assert result.table is not None
-    assert max(result.table.float32.error, result.table.plan.error) < 0.01
+    assert result.table.float32.error > 0.02
+    assert result.table.plan.error < 0.01
     assert result.setup.instead == "exact-sums"
-    (note,) = [note.text for note in result.table.notes if note.kind is Kind.PLANNED_INSTEAD]
-    assert f"differ from those that the model's graph defines by {work.agreement.distance:.2%}" in note
+    assert any(note.kind is Kind.PLANNED_INSTEAD for note in result.table.notes)
     session = result.session(1)
     found = [session.run({"x": x[None]})["y"] for x in data["x"][:8]]
     assert distance(np.concatenate(found), by_hand(kind, data["x"][:8])) < 0.01

@@ -56,7 +56,7 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
             accepted = (end if end is decision else decision.accepting(work, end.winner) for end in ranked)
             end = next(filter(None, accepted))
             race = deliveries.confirm(end.plan, patience)
-            may_float_stay = float32.holds and not work.setup.instead and end.winner.key != float32.key
+            may_float_stay = float32.holds and work.replaced is None and end.winner.key != float32.key
             if race.replaces_float or not may_float_stay:
                 return Ended(work, end, race, notes=_too_noisy(race))
             text = f"the fastest plan within the limit is {race} as fast as float32, which does not replace it"
@@ -137,7 +137,7 @@ def raced_inputs(work: Work) -> Sequence[Sample]:
 def _is_source(work: Work, plan: Plan) -> bool:
     """Whether a plan is the source model, which may be simplified, in ONNX Runtime with default options."""
     default = plan.runtime == NAME and work.setup.optimization == Optimization.ALL
-    return default and not plan.assignment() and not work.setup.instead
+    return default and not plan.assignment() and work.replaced is None
 
 
 def _too_noisy(race: Speedup) -> tuple[Note, ...]:

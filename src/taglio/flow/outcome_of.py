@@ -24,8 +24,8 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
     work, decision = ended.work, ended.decision
     plan, answered, int8 = decision.plan, decision.answers, decision.ledger.int8
     assert plan.limits.max_error is not None, "a plan of an outcome keeps a limit"
-    float_size, drift = weights.size_bytes(work.model.proto), _drift(decision)
-    int8_size = weights.size_bytes(work.builder(plan.scheme).build(int8.assignment))
+    size_bytes, source = weights.size_bytes((work.replaced or work.model).proto), decision.source
+    int8_size, drift = weights.size_bytes(work.builder(plan.scheme).build(int8.assignment)), _drift(decision)
     return Outcome(
         model=work.model.name,
         model_sha256=work.model.sha256,
@@ -39,7 +39,7 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         candidates=len(work.graph.candidates()),
         calibration_samples=len(work.data.calibration.samples),
         held_out_samples=len(work.data.all_held_out.samples),
-        float32=_figures(FLOAT_RUN, decision.ledger.float32, float_size, drift),
+        float32=_figures(FLOAT_RUN, source or decision.ledger.float32, size_bytes, drift if source is None else 1.0),
         int8=_figures(INT8_RUN, int8, int8_size, drift),
         plan=_figures("plan", decision.winner, built.size_bytes, drift),
         points=points(decision.ledger, places, drift),

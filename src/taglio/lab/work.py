@@ -66,7 +66,8 @@ class Work:
 
     `source` is where the model was read from; `progress` is told of the work done (None: nobody is), `effort` scales
     the time given to measuring, and `lab` opens and times models. Of a model with states, `sequence` are the steps as
-    given, without the states, and `first_states` the states before the first, by input.
+    given, without the states, and `first_states` the states before the first, by input. `replaced` is the source,
+    simplified, if another model is planned instead: speed-ups are relative to it.
     """
 
     setup: Setup
@@ -80,6 +81,7 @@ class Work:
     kept: Kept = field(default_factory=Kept)
     progress: Progress | None = None
     effort: float = 1.0
+    replaced: Network | None = None
     lab: Lab = THIS_MACHINE
 
     def __repr__(self) -> str:

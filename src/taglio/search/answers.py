@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
+import onnx
 
 from taglio.data.dataset import Sample
 from taglio.error.compared import as_array
@@ -14,7 +15,7 @@ from taglio.lab.side_by_side import answer, opened
 from taglio.lab.work import Work
 from taglio.notes import Kind, Note
 from taglio.plan.result import Limits, Plan
-from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.search.ledger import Answers
 from taglio.search.unseen import LIKELY, UPPER, Rejected, Unseen, selected_note, share_worse, unseen_note
 
@@ -26,11 +27,21 @@ def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
     options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that it
     cannot run on, BadModel for a model that its runtime rejects.
     """
-    options = work.setup.options(plan.runtime if plan else "")
+    there = work.setup.options(plan.runtime if plan else "")
     # Where the float model is the reference, running it again would show only random answers.
-    if plan is None and options.runtime == NAME and work.agreement.agrees:
+    if plan is None and there.runtime == NAME and work.agreement.agrees:
         return _References(work, limits).answers(lambda _, wanted: wanted)
-    with opened(work, quantized(work, plan) if plan else work.model.proto, options) as session:
+    return _answers_in(work, quantized(work, plan) if plan else work.model.proto, there, limits)
+
+
+def source_answers(work: Work, limits: Limits) -> Answers:
+    """Answers of a source that is not planned itself, as ONNX Runtime computes it by default."""
+    assert work.replaced is not None, "another model is planned instead of the source"
+    return _answers_in(work, work.replaced.proto, work.setup.options(NAME), limits)
+
+
+def _answers_in(work: Work, proto: onnx.ModelProto, options: SessionOptions, limits: Limits) -> Answers:
+    with opened(work, proto, options) as session:
         return _References(work, limits).answers(lambda sample, _: answer(work, session, sample))
 
 

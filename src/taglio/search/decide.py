@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
+from taglio.lab.side_by_side import race
 from taglio.lab.work import Work, require_own
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.plan.tables import Tables
@@ -12,9 +13,10 @@ from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
-from taglio.search.answers import answers
+from taglio.runtimes.onnxruntime import NAME
+from taglio.search.answers import answers, source_answers
 from taglio.search.explore import FEWEST, PlaceSearch, meter_of
-from taglio.search.finalists import Verdict, as_predicted, as_profiled, judge, on_one_scale
+from taglio.search.finalists import Verdict, as_predicted, as_profiled, float_in, judge, on_one_scale
 from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places, Variant
 from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.search.places import studied
@@ -28,7 +30,7 @@ class Decision:
     results (None: errors were not studied, because no plan can gain).
 
     The search measured errors on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
-    which those `rejected` were faster than the plan.
+    which those `rejected` were faster than the plan. `source` is the source model where another one is planned instead.
     """
 
     plan: Plan
@@ -39,6 +41,7 @@ class Decision:
     inputs: int
     rejected: tuple[Rejected, ...] = ()
     candidates: int = 0
+    source: Entry | None = None
 
     @property
     def answers(self) -> Answers:
@@ -214,7 +217,25 @@ def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel
         inputs=inputs,
         rejected=judged.rejected,
         candidates=judged.candidates,
+        source=_source(work, ledger),
     )
+
+
+def _source(work: Work, ledger: Ledger) -> Entry | None:
+    """A source that is not planned itself, in ONNX Runtime: timed beside the float model that is."""
+    source, limits = work.replaced, ledger.float32.plan.limits
+    if source is None:
+        return None
+    raced = race(
+        work,
+        {"source": lambda: source.proto, FLOAT_RUN: lambda: work.model.proto},
+        work.budget.refine_s,
+        places={"source": NAME, FLOAT_RUN: work.setup.options().runtime},
+    )
+    times = raced.all()
+    wall = times["source"].wall.times(ledger.float32.measured_s / times[FLOAT_RUN].wall.median_s)
+    answered = source_answers(work, limits)
+    return replace(float_in(NAME, ledger.float32, answered.error, wall), answers=answered)
 
 
 def _chosen(work: Work, winner: Entry, ledger: Ledger) -> Plan:

@@ -46,7 +46,7 @@ def with_instead(work: Work, instead: str) -> Work:
     network = load(work.source, work.setup.shapes, samples, requantize=requantize, exact_sums=instead == EXACT_SUMS)
     graph = build(network, observe(network, work.typical[0], held_out.source), work.graph.states)
     setup = replace(work.setup, instead=instead)
-    return work.but(setup=setup, model=network, graph=graph, kept=Kept())
+    return work.but(setup=setup, model=network, graph=graph, kept=Kept(), replaced=work.model)
 
 
 def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Note]:
