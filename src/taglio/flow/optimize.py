@@ -6,7 +6,6 @@ from math import inf
 from typing import Any
 
 from taglio.arguments import positive
-from taglio.confirm.race import Patience
 from taglio.cores import limited_to
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
@@ -112,14 +111,15 @@ def optimize(
             result = search.run(work, limits, reuse)
         except (TimeIsUp, KeyboardInterrupt) as stop:
             result = search.stopped(limits, stop)
+        patience = clock.patience(_INTERRUPTED_S if result.interrupted else inf)
         if goal is not None:
-            ended = rated(result.work, result.decision, goal, clock.rate_share(result.patience))
+            ended = rated(result.work, result.decision, goal, clock.rate_share(patience))
         else:
             settled = result.work
             if chooses_threads and not result.interrupted:
                 settled, plan_threads_note = with_threads(settled, result.decision.plan)
                 threads_note = plan_threads_note or threads_note
-            ended = confirmed(settled, result.decision, result.patience)
+            ended = confirmed(settled, result.decision, patience)
         clock.lap("confirm")
         return search.delivered(work, result, ended, threads_note)
 
@@ -127,14 +127,13 @@ def optimize(
 @dataclass(frozen=True, slots=True, eq=False)
 class _SearchResult:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
-    for the report what was tried. `patience` is that of the race, `reused` how many errors were not measured again.
-    `why_float` says why no plan was made."""
+    for the report what was tried. `reused` is how many errors were not measured again. `why_float` says why no plan was
+    made."""
 
     work: Work
     screened: Screened
     decision: Decision
     doubts: tuple[Note, ...]
-    patience: Patience
     reused: int = 0
     why_float: Note | None = None
     interrupted: bool = False
@@ -180,7 +179,7 @@ class _Search:
         # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
         doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
         reused = error.evaluations if error is reuse else 0
-        return _SearchResult(settled, screened, decision, doubts, clock.patience(), reused)
+        return _SearchResult(settled, screened, decision, doubts, reused)
 
     def stopped(self, limits: Limits, stop: TimeIsUp | KeyboardInterrupt) -> _SearchResult:
         """The best so far of a search that was stopped. Raises `stop` if nothing can be delivered, as where blocks are
@@ -191,16 +190,14 @@ class _Search:
         tried = self._screened.work.kept.all("tried")
         if not tried and limits.int8_blocks:
             raise stop
-        is_interrupted = isinstance(stop, KeyboardInterrupt)
         if tried:
             work = self._screened.work.at(LEAST)
             decision = best_so_far(work, self._profile, tried, limits, self._screened.places)
             self._ended()
-            result = _SearchResult(work, self._screened, decision, (), self._clock.patience(), why_float=STOPPED)
+            result = _SearchResult(work, self._screened, decision, (), why_float=STOPPED)
         else:
             result = self._float_stays(limits, STOPPED)
-        patience = self._clock.patience(_INTERRUPTED_S) if is_interrupted else result.patience
-        return replace(result, interrupted=is_interrupted, patience=patience)
+        return replace(result, interrupted=isinstance(stop, KeyboardInterrupt))
 
     def delivered(self, work: Work, result: _SearchResult, ended: Ended, threads_note: Note | None) -> Result:
         """The result for the report and to be written, of a model that was opened as `work`."""
@@ -238,7 +235,7 @@ class _Search:
         decision = float_stays(work, profile, int8_error, limits, screened.places)
         doubts = doubts_without_study(work)
         self._ended()
-        return _SearchResult(work, screened, decision, doubts, self._clock.patience(), why_float=why)
+        return _SearchResult(work, screened, decision, doubts, why_float=why)
 
     def _ended(self) -> None:
         """No time limit ends what follows the search."""
