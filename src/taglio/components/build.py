@@ -71,19 +71,9 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """A small input, such as a sampling rate, that had the same `values` (row-major) in all data."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    values: tuple[bool | int | float | str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
     """Components in running order, the model's own inputs and outputs, the fingerprint of the plan they were built
-    from, the states, which are also inputs and outputs, and the inputs that were constant in all data."""
+    from, and the states, which are also inputs and outputs."""
 
     model_sha256: str
     inputs: tuple[str, ...]
@@ -91,7 +81,6 @@ class Manifest:
     pieces: tuple[Piece, ...]
     plan_sha256: str = ""
     states: tuple[State, ...] = ()
-    constants: tuple[Constant, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError for components that cannot run one after another."""
@@ -121,13 +110,6 @@ class Manifest:
     def planned(self) -> dict[str, tuple[int, ...]]:
         """The shapes of all components' inputs that the plan was made for."""
         return {port.name: port.shape for piece in self.pieces for port in piece.inputs}
-
-    def constant_feed(self) -> dict[str, np.ndarray]:
-        """The constant inputs."""
-        return {
-            constant.name: np.array(constant.values, dtype_of(constant.dtype)).reshape(constant.shape)
-            for constant in self.constants
-        }
 
     def without_states(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the inputs and outputs that are not states."""

@@ -34,14 +34,29 @@ def most_rows(way: Way) -> int:
 
 
 def why_alone(
-    components: Path, manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec], run: Callable[[Feed], Feed]
+    components: Path,
+    manifest: Manifest,
+    setup: Setup,
+    inputs: Sequence[InputSpec],
+    run: Callable[[Feed], Feed],
+    some: Sequence[Feed],
 ) -> str:
     """Why requests must not be joined, in one line; "" if they may be. `inputs` are as the files declare them; `run`
-    answers a feed."""
+    answers a feed. `some` samples are tried where the data that the workspace was made with cannot be read."""
     if manifest.states:
         return "it keeps a state from step to step"
     models = [onnx.load(components / piece.file, load_external_data=False) for piece in manifest.pieces]
-    return why_rows_mix(models, inputs, _samples(manifest, setup, inputs), run)
+    return why_rows_mix(models, inputs, _samples(manifest, setup, inputs, some), run)
+
+
+def constant_inputs(samples: Sequence[Feed]) -> Feed:
+    """The inputs that are the same in all of several samples, such as a sampling rate: random values rarely fit."""
+    first, *others = samples or ({},)
+    return {
+        name: value
+        for name, value in first.items()
+        if others and all(np.array_equal(value, other[name]) for other in others)
+    }
 
 
 def interface(components: Path, manifest: Manifest) -> tuple[list[InputSpec], list[InputSpec]]:
@@ -66,27 +81,26 @@ def batched_inputs(inputs: Sequence[InputSpec], planned: Mapping[str, Shape], *,
     return names if len(rows) <= 1 else ()
 
 
-def _samples(manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec]) -> list[Feed]:
-    """Four feeds of one shape: samples of the data that the workspace was made with, where they can be read, and
-    random ones."""
-    samples = _read(setup, inputs)[:_TRIED]
+def _samples(manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec], some: Sequence[Feed]) -> list[Feed]:
+    """Four feeds of one shape: samples of the data that the workspace was made with, where they can be read, or `some`
+    others, and random ones."""
+    read = _read(setup, inputs) or some
+    samples = chosen(read, typical(read))[:_TRIED] if read else []
+    shapes = {name: (1, *shape[1:]) for name, shape in manifest.planned.items() if shape}
     if samples:
-        shapes, constant = shapes_of(samples[0]), {}
-    else:
-        shapes = {name: (1, *shape[1:]) for name, shape in manifest.planned.items() if shape}
-        constant = {name: value[:1] for name, value in manifest.constant_feed().items()}
+        shapes = shapes_of(samples[0])
     sized = [replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in inputs]
+    constant = constant_inputs(samples)
     return [*samples, *({**random_feed(sized, seed), **constant} for seed in range(_TRIED - len(samples)))]
 
 
 def _read(setup: Setup, inputs: Sequence[InputSpec]) -> Sequence[Feed]:
-    """Samples of the most frequent shape; none if the data came from memory, was moved or no longer fits."""
+    """Samples of the data; none if it came from memory, was moved or no longer fits."""
     if not setup.data:
         return ()
     try:
         preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
         near = files_beside(Path(setup.model)) if setup.model else Beside()
-        samples = load(Path(setup.data), inputs, preprocess, limit=_READ, near=near).samples
+        return load(Path(setup.data), inputs, preprocess, limit=_READ, near=near).samples
     except (TaglioError, OSError):
         return ()
-    return chosen(samples, typical(samples))
