@@ -159,12 +159,12 @@ def _work(record: _Record, data: Path | None) -> tuple[Work | None, str]:
     setup = record.setup
     if not setup.model or not Path(setup.model).exists():
         setup = replace(setup, model=str(record.folder / FLOAT_MODEL), shapes={}, requantize=False)
-    there = bool(setup.data) and Path(setup.data).exists()
+    has_data = bool(setup.data) and Path(setup.data).exists()
     if data is None:
         where = f"{setup.data} is gone" if setup.data else "the data came from memory"
-        return (open_work(setup), "") if there else (None, f"{where}: give data with --data")
+        return (open_work(setup), "") if has_data else (None, f"{where}: give data with --data")
     work = open_work(replace(setup, data=str(data), calibration=str(data), labels=""))
-    if there:  # the limit was kept by the parts that the outputs have on the data of then
+    if has_data:  # the limit was kept by the parts that the outputs have on the data of then
         work.kept.put(("parts", work.data.held_out.sha256), open_work(setup).parts)
     return work, ""
 

@@ -46,7 +46,7 @@ class Figures:
     @property
     def lost(self) -> str:
         """The first part that lost information, and what was lost; "" if none did. No limit allows that."""
-        return next((f"{each.name} {each.lost}" for each in self.parts if each.lost), "")
+        return next((f"{part.name} {part.lost}" for part in self.parts if part.lost), "")
 
     def holds(self, max_error: float) -> bool:
         """Whether the error is within the limit."""
@@ -131,14 +131,14 @@ class Outcome:
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]
         rows = [columns] + [
             [
-                each.name if each.runtime == self.float32.runtime else f"{each.name} in {each.runtime}",
-                f"{each.latency.median_s * 1e3:.3f} ms",
-                self.metric.text(each.error, 3),
-                "" if each.accuracy is None else f"{each.accuracy:.2%}",
-                f"{each.size_bytes / 1e3:.1f} kB",
-                str(each.int8_blocks),
+                figures.name if figures.runtime == self.float32.runtime else f"{figures.name} in {figures.runtime}",
+                f"{figures.latency.median_s * 1e3:.3f} ms",
+                self.metric.text(figures.error, 3),
+                "" if figures.accuracy is None else f"{figures.accuracy:.2%}",
+                f"{figures.size_bytes / 1e3:.1f} kB",
+                str(figures.int8_blocks),
             ]
-            for each in (self.float32, self.int8, self.plan)
+            for figures in (self.float32, self.int8, self.plan)
         ]
         widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
         lines = [

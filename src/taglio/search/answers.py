@@ -27,11 +27,11 @@ def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
     options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that it
     cannot run on, BadModel for a model that its runtime rejects.
     """
-    there = work.setup.options(plan.runtime if plan else "")
+    options = work.setup.options(plan.runtime if plan else "")
     # Where the float model is the reference, running it again would show only random answers.
-    if plan is None and there.runtime == NAME and work.agreement.agrees:
+    if plan is None and options.runtime == NAME and work.agreement.agrees:
         return _References(work, limits).answers(lambda _, wanted: wanted)
-    return _answers_in(work, quantized(work, plan) if plan else work.model.proto, there, limits)
+    return _answers_in(work, quantized(work, plan) if plan else work.model.proto, options, limits)
 
 
 def source_answers(work: Work, limits: Limits) -> Answers:

@@ -131,10 +131,9 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
         nonlocal ledger
         searched_again.add(place)
         ledger = _within_room(ledger, room, len(rejected), limits)
-        more = search_again(place, room, not ledger.holding) if len(rejected) < CANDIDATES else None
-        if more is not None:
-            judged = {entry.key: entry for entry in ledger.raced}
-            ledger = _within_room(replace(more, entries={**more.entries, **judged}), room, len(rejected), limits)
+        extended = search_again(place, room, not ledger.holding) if len(rejected) < CANDIDATES else None
+        if extended is not None:
+            ledger = _within_room(extended.having(*ledger.raced), room, len(rejected), limits)
 
     while (winner := ledger.winner) is not None:
         # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.

@@ -219,17 +219,17 @@ class Ledger:
         of each other place, and then those of its own. None beside float."""
         if winner.key == self.float32.key:
             return []
-        here, elsewhere = list[Entry](), dict[str, Entry]()
+        own_place, elsewhere = list[Entry](), dict[str, Entry]()
         for entry in self.holding:
             is_here = entry.runtime == winner.runtime
             most_s = (_CLOSE if is_here else _CLOSE_ELSEWHERE) * winner.measured_s
             if entry.key in (winner.key, self.float32.key) or entry.measured_s > most_s:
                 continue
             if is_here:
-                here.append(entry)
+                own_place.append(entry)
             else:
                 elsewhere.setdefault(entry.runtime, entry)
-        return [*elsewhere.values(), *here][:_RIVALS]
+        return [*elsewhere.values(), *own_place][:_RIVALS]
 
     def having(self, *entries: Entry) -> "Ledger":
         """The same with some entries added or replaced."""

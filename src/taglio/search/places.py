@@ -32,19 +32,19 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
         return Places((_only(work, max_loss, metric, work.setup.runtime),))
     everywhere = [name for name in RUNTIMES if cuda.offered() or name not in cuda.PLACES]
     refusals = {name: why for name in everywhere if (why := refusal(name))}
-    here = [name for name in everywhere if name not in refusals]
-    if len(here) == 1:
+    usable = [name for name in everywhere if name not in refusals]
+    if len(usable) == 1:
         refused = [_refused(name, refusals.get(name, "")) for name in everywhere if name != NAME]
         return Places((_only(work, max_loss, metric, NAME), *refused))
     raced = race(
         work,
-        dict.fromkeys(here, lambda: work.model.proto),
+        dict.fromkeys(usable, lambda: work.model.proto),
         work.budget.race_s,
-        places={name: name for name in here},
-        losses=dict.fromkeys(here, _own_error(work, metric)),
+        places={name: name for name in usable},
+        losses=dict.fromkeys(usable, _own_error(work, metric)),
     )
     measured = [
-        _judged(name, raced, work, metric, max_loss) if name in here else _refused(name, refusals[name])
+        _judged(name, raced, work, metric, max_loss) if name in usable else _refused(name, refusals[name])
         for name in everywhere
     ]
     walls = {name: timed.wall for name, timed in raced.timed.items()}
