@@ -22,9 +22,9 @@ class Figures:
     `predicted_latency_s` is at the speed that the machine had then, judged by the float model.
 
     `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
-    `parts`, `judged` the value compared with the limit (Tally.judged). The error over other inputs like these stays
-    below `error_upper` in 19 of 20 cases; `worst_input` is the largest error of a single input. Both are None where
-    they are unknown. `others` are the other limited metrics. `int8_blocks` are those in any quantised form.
+    `parts`. The error over other inputs like these stays below `error_upper` in 19 of 20 cases; `worst_input` is the
+    largest error of a single input. Both are None where they are unknown. `others` are the other limited metrics.
+    `int8_blocks` are those in any quantised form.
     """
 
     name: str
@@ -38,7 +38,6 @@ class Figures:
     parts: tuple[PartLoss, ...] = ()
     error_upper: float | None = None
     worst_input: float | None = None
-    judged: float | None = None
     others: tuple[OtherLoss, ...] = ()
     runtime: str = NAME
     bfloat16_blocks: int = 0
@@ -50,7 +49,7 @@ class Figures:
 
     def holds(self, max_error: float) -> bool:
         """Whether the error is within the limit."""
-        return (self.error if self.judged is None else self.judged) <= max_error and not self.lost
+        return self.error <= max_error and not self.lost
 
 
 @dataclass(frozen=True, slots=True)

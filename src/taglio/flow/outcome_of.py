@@ -1,6 +1,6 @@
 """The outcome of what was decided and confirmed: its figures and its points. Measures nothing."""
 
-from math import isfinite, isinf
+from math import isfinite
 
 from taglio import weights
 from taglio.flow.confirm import Ended
@@ -122,7 +122,6 @@ def _figures(label: str, entry: Entry, size_bytes: int, drift: float) -> Figures
         parts=answered.parts,
         error_upper=answered.error_upper,
         worst_input=answered.worst_input,
-        judged=None if isinf(answered.judged) else answered.judged,
         others=answered.others,
         runtime=entry.runtime,
         bfloat16_blocks=low,
