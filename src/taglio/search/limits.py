@@ -76,7 +76,7 @@ def limits_for(
     float model.
     """
     names = (patterns("keep_float", keep_float), patterns("force_int8", force_int8))
-    limits = pinned(work.graph, None, *names)
+    limits = pinned(work.graph, *names)
     return _losses(work, wanted, limits) if wanted else limits
 
 
