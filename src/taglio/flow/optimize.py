@@ -263,7 +263,8 @@ def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], li
     best = inf
     for place, profile in measured.items():
         tables = Tables(work.graph, profile)
-        share = make_plan(tables, free, time_limit_s=_BOUND_S).predicted_latency_s.value / max(tables.float_s, 1e-12)
+        float_s = max(tables.latency({}).value, 1e-12)
+        share = make_plan(tables, free, time_limit_s=_BOUND_S).predicted_latency_s.value / float_s
         own_s = floats.get(place)
         best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
     if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):

@@ -1,7 +1,7 @@
 """The tables of a model on one machine, which predict any mix of forms. Measures and solves nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
 
 from taglio.error.model import ErrorModel
@@ -20,15 +20,6 @@ class Tables:
     graph: Graph
     profile: Profile
     error: ErrorModel | None = None
-
-    def with_error(self, error: ErrorModel) -> "Tables":
-        """The same seconds with other noise."""
-        return replace(self, error=error)
-
-    @property
-    def float_s(self) -> float:
-        """Predicted seconds of one inference in float32."""
-        return predict(self.profile, self.graph, {}).total_s
 
     def latency(self, assignment: Assignment) -> Interval:
         """Predicted seconds of one inference."""

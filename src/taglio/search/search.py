@@ -146,7 +146,7 @@ def search(
     assert tables.error is not None, "a bound needs a study"
     tried, target = dict[Forms, Entry](), ErrorTarget(tables.graph, tables.error, bound)
     for _ in reported(range(rounds), "search", progress):
-        corrected_tables = tables.with_error(target.corrected(meter.measured.values()))
+        corrected_tables = replace(tables, error=target.corrected(meter.measured.values()))
         plan = make_plan(corrected_tables, limits, slack=target.factor, time_limit_s=solve_s(effort))
         if plan.status == "infeasible":
             target.loosen()
