@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taglio.error.model import ErrorModel
-from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
+from taglio.errors import BadData, BadModel, Infeasible, MeasurementFailed, TaglioError
 from taglio.lab.work import Work, require_own
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.plan.tables import Tables
@@ -118,8 +118,6 @@ def decide(
 
     `places` has the float model in every place (None: in the measured ones, without errors of its own).
     """
-    if limits.max_error is None:
-        raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     places = places or Places(tuple(Measurement(Variant(place, FLOAT_RUN)) for place in measured))
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(places.errors)))
