@@ -29,9 +29,7 @@ from taglio.flow.promise import (
     Promise,
     Verdict,
     files_promise,
-    speed_name,
     speed_promise,
-    speed_text,
 )
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
@@ -229,9 +227,12 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
         return Promise("speed-up", "for several devices", "not raced", Verdict.REPORTED, "taglio run measures it there")
     if then is None:
         return Promise("speed-up", "none promised", "not raced", Verdict.REPORTED)
-    model, base = Path(record.setup.model), ""
+    name, detail = "speed-up", ""
+    if not isinstance(then, Speedup):
+        name, detail = "capacity", "as a multiple of the source model's with one caller"
+    model = Path(record.setup.model)
     if not record.setup.model or not model.exists():
-        model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
+        model, detail = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
     inputs = raced_inputs(work) if work is not None else _inputs_like(record, model)
     now: Speedup | Figure
     try:
@@ -240,8 +241,8 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
         else:
             now = _capacity_beside(model, record, inputs, progress)
     except MeasurementFailed as error:
-        return Promise(speed_name(then), speed_text(then), "not measured", Verdict.UNKNOWN, one_line(error, 200))
-    return speed_promise(then, now, same_processor=same_processor, base=base)
+        return Promise(name, str(then), "not measured", Verdict.UNKNOWN, one_line(error, 200))
+    return speed_promise(name, then, now, same_processor=same_processor, detail=detail)
 
 
 def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Speedup:
