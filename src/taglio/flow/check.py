@@ -23,14 +23,7 @@ from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.opening import open_work
 from taglio.flow.outcome import Outcome
-from taglio.flow.promise import (
-    Checked,
-    ErrorRecord,
-    Promise,
-    Verdict,
-    files_promise,
-    speed_promise,
-)
+from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, files_promise, speed_promise
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
@@ -81,7 +74,8 @@ def check(
     with held(folder):
         record = _record(folder)
         files = files_promise(len(record.delivered.sha256), verify.changed_files(record.delivered.folder))
-        rows = [files, *_versions(record), _processor(record, machine)]
+        versions = _versions(record)
+        rows = [files, *versions, _processor(record, machine)]
         if any(row.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) for row in rows):  # nothing can be run
             return Checked(tuple(rows))
         opened, settings = _opened(record)
@@ -89,7 +83,7 @@ def check(
         if opened is None:
             return Checked(tuple(rows))
         same_processor = machine.processor == record.profile.conditions.machine.processor
-        same_platform = same_processor and all(row.then == row.now for row in _versions(record))
+        same_platform = same_processor and all(row.then == row.now for row in versions)
         work, lacking = _work(record, data)
         rows += [
             *_samples(record, same_platform=same_platform),
