@@ -54,7 +54,7 @@ class DeployedModel:
         self.inputs, self.outputs, self.way = (self.manifest[name] for name in ("inputs", "outputs", "way"))
         parts = self.manifest["components"]
         self._components = [
-            (part, _taking_turns(_OPENERS[part["runtime"]](self.folder, part, self.way))) for part in parts
+            (part, taking_turns(_OPENERS[part["runtime"]](self.folder, part, self.way))) for part in parts
         ]
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _shapes(feed: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.shape(value)[1:] for name, value in feed.items()}
 
 
-def _taking_turns(computes: Sequence[Compute]) -> Compute:
+def taking_turns(computes: Sequence[Compute]) -> Compute:
     """One function that hands each call to the next free function of `computes`, each of which serves one caller at a
     time."""
     free: SimpleQueue[Compute] = SimpleQueue()
