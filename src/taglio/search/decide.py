@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, Infeasible, MeasurementFailed, TaglioError
+from taglio.lab.side_by_side import race
 from taglio.lab.work import Work, require_own
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.plan.tables import Tables
@@ -219,13 +220,20 @@ def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel
 
 
 def _source(work: Work, ledger: Ledger) -> Entry | None:
-    """A source that is not planned itself, in ONNX Runtime, with the time of the float model that is: its own is that
-    of the race which confirms the plan."""
-    float32 = ledger.float32
-    if work.replaced is None or float32.wall is None:
+    """A source that is not planned itself, in ONNX Runtime: timed beside the float model that is."""
+    source, limits = work.replaced, ledger.float32.plan.limits
+    if source is None:
         return None
-    answered = source_answers(work, float32.plan.limits)
-    return replace(float_in(NAME, float32, answered.error, float32.wall), answers=answered)
+    raced = race(
+        work,
+        {"source": lambda: source.proto, FLOAT_RUN: lambda: work.model.proto},
+        work.budget.refine_s,
+        places={"source": NAME, FLOAT_RUN: work.setup.options().runtime},
+    )
+    times = raced.all()
+    wall = times["source"].wall.times(ledger.float32.measured_s / times[FLOAT_RUN].wall.median_s)
+    answered = source_answers(work, limits)
+    return replace(float_in(NAME, ledger.float32, answered.error, wall), answers=answered)
 
 
 def _chosen(work: Work, winner: Entry, ledger: Ledger) -> Plan:
