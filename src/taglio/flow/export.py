@@ -44,5 +44,5 @@ def _joining(components: Path, manifest: Manifest, setup: Setup, rows: int, samp
     alone = "one item in a run was the fastest way"
     if rows > 1:
         run = Executor(components, manifest, setup.options()).tensors
-        alone = why_alone(components, manifest, setup, interface(components, manifest)[0], run, samples)
+        alone = why_alone(components, manifest, interface(components, manifest)[0], run, samples)
     return Joining(alone, rows)

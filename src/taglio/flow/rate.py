@@ -123,7 +123,7 @@ def _contender(work: Work, name: str, entry: Entry, plan: Plan, folder: Path, th
         return dict(zip(manifest.outputs, map(np.asarray, executor.run(feed)), strict=True))
 
     inputs, _ = interface(components, manifest)
-    alone = why_alone(components, manifest, work.setup, inputs, run, work.data.held_out.samples)
+    alone = why_alone(components, manifest, inputs, run, work.data.held_out.samples)
     sides = Sides(available_cores(), threads, joined=not alone, pools=entry.runtime == NAME)
     return Contender(name, entry.runtime, folder, sides, entry.name == FLOAT_RUN, alone)
 

@@ -202,7 +202,6 @@ def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
 def _ready(folder: Path, model: ServedModel) -> ServedModel:
     """`model` with its inputs and outputs, warmed up, and with what decides whether requests are joined."""
     executor = model.executor
-    setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     inputs, outputs = interface(folder / COMPONENTS, executor.manifest)
     if isinstance(executor, Runner):  # states never leave its devices
         inputs, outputs = (
@@ -213,7 +212,7 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
     model = replace(model, inputs=shown, outputs=answered)
     samples = read_samples(folder / DEPLOY)
     alone = _why_cold(model, inputs, constant_inputs(samples))
-    alone = alone or why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run, samples)
+    alone = alone or why_alone(folder / COMPONENTS, executor.manifest, inputs, model.run, samples)
     batched = batched_inputs(inputs, executor.manifest.planned, joined=not alone)
     way = replace(model.way, joined=1) if alone else model.way
     return replace(model, alone=alone, batched=batched, way=way)
