@@ -1,6 +1,6 @@
 """The whole flow on one machine: profile, error, plan, build, time. Writes nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -24,15 +24,12 @@ from taglio.flow.threads import with_threads
 from taglio.lab.build import assemble
 from taglio.lab.work import Work
 from taglio.notes import Kind, Note
-from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
-from taglio.plan.tables import Tables
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.search.decide import Decision, best_so_far, decide, float_stays
-from taglio.search.explore import UNSURE
 from taglio.search.ledger import Ledger
 from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
 from taglio.search.places import studied
@@ -40,8 +37,6 @@ from taglio.search.screen import Screened, screen
 
 # A race after Ctrl-C takes at most this.
 _INTERRUPTED_S = 5.0
-# Seconds for the fastest plan without a limit on its error.
-_BOUND_S = 2.0
 
 
 def optimize(
@@ -168,8 +163,6 @@ class _Search:
         self._profile = next(iter(measured.values()))
         if not is_forced:
             self.watched.end_s = clock.search_ends_s()
-            if why := _no_gain(settled, screened, measured, limits):
-                return self._float_stays(limits, why)
         there = settled.in_place(studied(measured))
         error = error_model(there, self._profile, effort=clock.effort("error"), reuse=reuse)
         clock.lap("error")
@@ -253,21 +246,3 @@ class _Search:
         if not floats or fastest_s <= 0.0 or floats[0] <= fastest_s:
             return " (so far float32)"
         return f" (so far about {floats[0] / fastest_s:.2f} × as fast)"
-
-
-def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> Note | None:
-    """Why no plan can be faster than the fastest float model, whatever the limit on its error; None if one may be."""
-    floats = {place.variant.runtime: place.seconds for place in screened.places.rows if not place.refused}
-    fastest_s = min((seconds for seconds in floats.values() if seconds is not None), default=None)
-    free = replace(limits, max_error=None, also=())
-    best = inf
-    for place, profile in measured.items():
-        tables = Tables(work.graph, profile)
-        float_s = max(tables.latency({}).value, 1e-12)
-        share = make_plan(tables, free, time_limit_s=_BOUND_S).predicted_latency_s.value / float_s
-        own_s = floats.get(place)
-        best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
-    if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):
-        return None
-    text = f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
-    return Note(Kind.NO_GAIN, text)
