@@ -34,7 +34,7 @@ from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 from taglio.search.decide import decide
-from taglio.search.explore import meters
+from taglio.search.explore import meter_of
 from taglio.search.screen import screen
 
 # After so many more blocks in float than taglio's meter asks for, ONNX Runtime's greedy model is given up.
@@ -75,7 +75,7 @@ def rivals(work: Work, at: Stages, bounds: list[float]) -> list[Contender]:
     for name, chosen in fixed(work.graph, int8, everything, layers).items():
         made = by_onnxruntime(work, chosen)
         result.append(Contender(name, partial(_give, made), model_error(work, made)))
-    meter = meters(work, at.profile, Limits(max(bounds)))[0]
+    meter = meter_of(work, at.profile, Limits(max(bounds)))
     alone = {reading.block: reading.error for reading in at.model.alone if reading.precision == "int8"}
     for bound in bounds:
         tries = 0

@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 
 from taglio import artifact
-from taglio.components.build import Constant, Manifest, State, write
+from taglio.components.build import Manifest, State, write
 from taglio.components.cut import Component
-from taglio.flow.workspace import COMPONENTS, SETUP
+from taglio.data.dataset import Sample
+from taglio.deploy.write import SAMPLES_FOLDER, Answered, write_samples
+from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
 from taglio.lab.setup import Setup
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.way import Way
@@ -33,16 +35,19 @@ def workspace(
     proto: onnx.ModelProto,
     states: Sequence[State] = (),
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-    constants: Sequence[Constant] = (),
+    samples: Sequence[Sample] = (),
     way: Way = Way(1),  # noqa: B008 - a value
     runtime: str = NAME,
 ) -> Path:
-    """`proto` as the built components of a workspace, planned for inputs of these `shapes`, to run in `way`."""
+    """`proto` as the built components of a workspace, planned for inputs of these `shapes`, to run in `way`, with
+    `samples` in deploy/."""
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
-    manifest = Manifest("0" * 64, inputs, outputs, (), states=tuple(states), constants=tuple(constants))
+    manifest = Manifest("0" * 64, inputs, outputs, (), states=tuple(states))
     write(folder / COMPONENTS, manifest, [part], {"local": runtime})
     setup = Setup("m.onnx", {}, "d.npz", "", 0, way.threads, "all", spinning=way.spinning, runtime=runtime)
     setup = replace(setup, at_once=way.at_once, joined=way.joined)
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, setup)
+    if samples:
+        write_samples(folder / DEPLOY / SAMPLES_FOLDER, [Answered(sample, {}) for sample in samples])
     return folder

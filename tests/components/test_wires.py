@@ -48,7 +48,7 @@ def drawn(case: Case, seed: int, devices: tuple[str, ...] = DEVICES) -> Plan:
         for target in sorted(targets - {source}):
             kinds = ("int8",) if in_int8 else rng.choice((("float32",), ("int8",), BOTH)) if able else ("float32",)
             crossings += [Crossing(tensor.name, source, target, kind, 0.0, 0.0) for kind in kinds]
-    none = Interval(0.0, 0.0, 0.0, 0.0)
+    none = Interval(0.0, 0.0, 0.0)
     return Plan(
         case.model.sha256,
         DEFAULT_SCHEME,

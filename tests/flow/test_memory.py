@@ -140,7 +140,7 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     builder = work.builder(DEFAULT_SCHEME)
     assignment = {block.name: INT8 for block in work.graph.candidates()}
     placed = placements(work.graph, assignment)
-    none = Interval(1.0, 1.0, 1.0, 0.9)
+    none = Interval(1.0, 1.0, 1.0)
     plan = Plan(work.model.sha256, DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.5), placed, "optimal", 0.0, none, none)
     wide, narrow = (answers(work.but(memory_bytes=limit), plan, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow

@@ -7,8 +7,7 @@ from taglio.flow.outcome_of import points
 from taglio.plan.result import Placement
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
-from taglio.search.ledger import Answers, Measurement, Variant
-from taglio.search.places import Places
+from taglio.search.ledger import Answers, Measurement, Places, Variant
 from tests.search.test_finalists import ORT, ledger, timed, tried
 
 

@@ -66,7 +66,7 @@ def test_a_device_whose_sums_saturate_is_named(
     measured, parsed = embedded.measured, parse_scheme(scheme)
     machine = replace(measured.conditions.machine, instructions=instructions)
     there = replace(measured, conditions=replace(measured.conditions, machine=machine))
-    none = Interval(0.0, 0.0, 0.0, 0.9)
+    none = Interval(0.0, 0.0, 0.0)
     placed = (Placement("conv", "server", form), Placement("other", "camera", "float32"))
     plan = Plan("m", parsed, precisions(parsed), Limits(0.01), placed, "optimal", 0.0, none, none)
     notes = place.saturating_devices(plan, {"server": there, "camera": there})

@@ -38,7 +38,9 @@ class MadeUpWork:
     def telling(self, _: object) -> "MadeUpWork":
         return self
 
-    def in_place(self, _: str) -> "MadeUpWork":
+    in_place = settled = switchable = telling
+
+    def meter(self, *_: object) -> "MadeUpWork":
         return self
 
     def evidence(self, assignment: Assignment) -> Evidence:
@@ -59,7 +61,6 @@ def made_up_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def answers(work: MadeUpWork, plan: Plan, _: Limits) -> SimpleNamespace:
         return work.answers(plan)
 
-    monkeypatch.setattr(module, "meters", lambda work, *_: (None, lambda: work))
     monkeypatch.setattr(module, "answers", answers)
 
 

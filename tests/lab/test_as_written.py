@@ -91,10 +91,9 @@ def normalised(*, equal: bool) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return proto, {"x": inputs.astype(np.float32)}
 
 
-def test_answers_that_depend_on_the_order_of_requests_are_found() -> None:
+def test_answers_that_optimisations_change_are_found() -> None:
     agreement = opened(*normalised(equal=True)).agreement
-    assert agreement.distance > 0.1
-    assert "depend on the order of requests" in agreement.remark
+    assert agreement.distance > 0.1 and not agreement.saturates
     assert opened(*normalised(equal=False)).agreement.agrees
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData
-from taglio.lab.build import Deployed, _constants
+from taglio.lab.build import Deployed
 from taglio.run.in_process import Executor
 
 INPUTS = (InputSpec("x", (1, 2), "float32"),)
@@ -39,25 +39,3 @@ def test_a_sequence_of_several_shapes_stays_a_list() -> None:
 def test_what_the_runtime_cannot_run_is_one_line() -> None:
     with pytest.raises(BadData, match="`sample` cannot be run: indices out of bounds, idx=9"):
         deployed(RuntimeError("indices out of bounds,\n idx=9")).run(np.zeros((1, 2)))
-
-
-def test_small_inputs_that_never_change_are_recorded() -> None:
-    samples = [
-        {
-            "x": np.full((1, 2), index, np.float32),
-            "rate": np.array(16000),
-            "gain": np.array([0.1], np.float32),
-            "text": np.array(["a"], object),
-            "bad": np.array([np.nan], np.float32),
-            "mask": np.ones((1, 17), bool),
-        }
-        for index in range(3)
-    ]
-    found = {each.name: (each.dtype, each.shape, each.values) for each in _constants(samples)}
-    gain = float(np.float32(0.1))
-    assert found == {
-        "rate": ("int64", (), (16000,)),
-        "gain": ("float32", (1,), (gain,)),
-        "text": ("str", (1,), ("a",)),
-    }
-    assert _constants(samples[:1]) == ()

@@ -150,7 +150,7 @@ def test_pins_that_no_plan_can_keep_are_refused(keep_float: list[str], force_int
     sketch = Sketch()
     sketch.move(sketch.refused(sketch.conv(sketch.input("x")))[0])
     with pytest.raises(BadOption, match=words):
-        pinned(sketch.graph(), None, keep_float, force_int8)
+        pinned(sketch.graph(), keep_float, force_int8)
 
 
 def test_movement_reads_what_steers_it_in_the_type_of_what_it_moves() -> None:

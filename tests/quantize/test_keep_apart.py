@@ -70,7 +70,7 @@ def test_parts_for_several_devices_are_kept_apart_where_openvino_runs_them(tmp_p
     *_, last = convolutions = [block.name for block in work.graph.candidates() if not block.movement]
     devices = {block.name: "camera" if block.name == last else "server" for block in work.graph.blocks}
     crossing = Crossing(work.graph.block(convolutions[0]).outputs[0], "server", "camera", "int8", 0.0, 0.0)
-    unknown, use = Interval(0.0, 0.0, 0.0, 0.9), DeviceUse("server", 0.0, 0.0, 0.0, 0.0, None, False, NAME)
+    unknown, use = Interval(0.0, 0.0, 0.0), DeviceUse("server", 0.0, 0.0, 0.0, 0.0, None, False, NAME)
     forms = placements(work.graph, dict.fromkeys(convolutions, int8))
     plan = Plan(
         work.model.sha256, exact(), (FLOAT32, int8), Limits(None),

@@ -199,9 +199,9 @@ def test_an_lstm_that_keeps_its_state_stays_float(tmp_path: Path) -> None:
 
 def test_pins_know_that_an_lstm_has_one_form(tmp_path: Path) -> None:
     _, graph, _, _ = with_lstm(Recurrent(), tmp_path)
-    assert pinned(graph, 0.01, ["lstm*"], []).float_blocks == (graph.blocks[1].name,)
+    assert pinned(graph, ["lstm*"], []).float_blocks == (graph.blocks[1].name,)
     with pytest.raises(BadOption, match="its only form beside float32 is int8-dynamic"):
-        pinned(graph, 0.01, [], ["lstm*"])
+        pinned(graph, [], ["lstm*"])
 
 
 def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:

@@ -66,7 +66,7 @@ def made_up_error(model: Model, graph: Graph) -> ErrorModel:
 
 
 def made_up_plan(model: Model, graph: Graph, assignment: Assignment) -> Plan:
-    latency, error = Interval(4e-3, 4.5e-3, 5e-3, 0.9), Interval(0.0, 0.0075, 0.009, 0.9)
+    latency, error = Interval(4e-3, 4.5e-3, 5e-3), Interval(0.0, 0.0075, 0.009)
     devices = {block.name: "camera" if index < 9 else "server" for index, block in enumerate(graph.blocks)}
     places = tuple(replace(block, device=devices[block.block]) for block in placements(graph, assignment))
     return Plan(model.sha256, DEFAULT_SCHEME, FORMS, Limits(0.01), places, "optimal", 0.0, latency, error, 0.008)

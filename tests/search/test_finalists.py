@@ -11,7 +11,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
 from taglio.search.finalists import finalists, on_one_scale
-from taglio.search.ledger import Entry, FloatModels, Key, Ledger
+from taglio.search.ledger import Entry, Key, Ledger, Measurement, Places, Variant
 
 ORT = "onnxruntime"
 INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
@@ -21,7 +21,7 @@ def tried(
     name: str, runtime: str = ORT, error: float = 0.001, *, holds: bool = True, seconds: float = 1.0, form: str = ""
 ) -> Entry:
     form = form or (FLOAT32.name if name == "float32" else "int8")
-    latency = Interval(seconds, seconds, seconds, 0.9)
+    latency = Interval(seconds, seconds, seconds)
     plan = Plan(
         "m", DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.01), (Placement(form, "local", form),), "optimal", 0.0, latency,
         latency, runtime=runtime,
@@ -51,6 +51,11 @@ def raced(runtime: str, error: float = 0.001, **seconds: float) -> Ledger:
     return ledger(*(timed(name, runtime, value, error) for name, value in seconds.items()), first=runtime)
 
 
+def floats(errors: dict[str, float]) -> tuple[Measurement, ...]:
+    """The float model with these errors by place."""
+    return tuple(Measurement(Variant(place, "float32"), error=error) for place, error in errors.items())
+
+
 def seconds_of(race: Ledger) -> dict[tuple[str, str], float]:
     return {entry.key: entry.measured_s for entry in race.raced}
 
@@ -76,7 +81,7 @@ def test_races_of_several_places_are_scaled_by_their_float_models() -> None:
         GPU: raced(GPU, float32=1.0, int8=0.5),
     }
     walls = {ORT: wall(3.0), NAME: wall(2.0), GPU: wall(1.0)}
-    race = on_one_scale(races, FloatModels({ORT: 0.0, NAME: 0.0, GPU: 0.004}, walls, others=0.2))
+    race = on_one_scale(races, Places(floats({ORT: 0.0, NAME: 0.0, GPU: 0.004}), walls, others=0.2))
     assert seconds_of(race) == {
         ("float32", ORT): 3.0, ("float32", NAME): 2.0, ("int8", NAME): 1.0, ("plan1", NAME): 1.5,
         ("float32", GPU): 1.0, ("int8", GPU): 0.5,
@@ -89,7 +94,7 @@ def test_races_of_several_places_are_scaled_by_their_float_models() -> None:
 def test_float_takes_part_where_nothing_is_planned_with_the_error_of_the_place() -> None:
     walls = {ORT: wall(3.0), GPU: wall(2.0)}
     for base, holds in ((0.004, True), (0.02, False)):
-        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, FloatModels({ORT: 0.0, GPU: base}, walls))
+        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, Places(floats({ORT: 0.0, GPU: base}), walls))
         there = race.entries["float32", GPU]
         assert (there.error, there.holds, there.plan.status) == (base, holds, "measured")
         assert there.predicted_s == 2.0

@@ -55,6 +55,6 @@ def test_with_one_runtime_nothing_is_timed_and_the_missing_places_say_why(monkey
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(places, "refusal", lambda name: "" if name == ORT else "it is not installed here")
     found = float_everywhere(work, 0.01, Metric())
-    assert found.floats.errors == {ORT: 0.0}
+    assert found.errors == {ORT: 0.0}
     refused = {row.variant.runtime: row.refused for row in found.rows if row.refused}
     assert refused == dict.fromkeys((NAME,), "it is not installed here")

@@ -14,6 +14,7 @@ from taglio.plan.result import Limits
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.decide import Decision, decide
+from taglio.search.ledger import Measurement, Places, Variant
 from tests.support.networks import network
 from tests.support.simulated import Machine, Noise
 
@@ -106,6 +107,23 @@ def test_plans_that_break_the_limit_on_unseen_inputs_leave_room_for_another() ->
     assert second.room == pytest.approx(0.8 * first.room)
     assert search.decision.candidates == 3
     assert search.forms and search.behind < 1.25
+
+
+def test_plans_whose_files_err_more_than_the_switchable_graph_leave_room_for_others() -> None:
+    searches = on_machines(THREE, Noise(built=1.3))
+    assert max(1.3 * search.error for search in searches) <= 1.1 * LIMIT
+    best_s = [search.machine.optimum_s(Limits(LIMIT / 1.3)) for search in searches]
+    behind = [search.machine.seconds(search.forms) / most_s for search, most_s in zip(searches, best_s, strict=True)]
+    assert median(behind) <= 1.05
+
+
+def test_a_place_with_an_error_of_its_own_leaves_the_rest_of_the_limit() -> None:
+    machine = Machine(network(0), 0)
+    profile, errors = machine.tables()
+    places = Places((Measurement(Variant(NAME, "float32"), error=0.8 * LIMIT),))
+    plan = decide(machine.work, {NAME: profile}, errors, LIMITS, places=places).plan
+    assert 0.0 < machine.error(plan.assignment()) <= 1.1 * 0.6 * LIMIT
+    assert plan.predicted_error.value > 0.8 * LIMIT
 
 
 def test_float_stays_where_nothing_is_faster() -> None:

@@ -198,7 +198,7 @@ def rows_of(count: int) -> dict[str, np.ndarray]:
     return {"x": np.ones((count, 4), np.float32)}
 
 
-def test_batches_are_made_of_the_samples_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_made_of_the_delivered_samples(tmp_path: Path) -> None:
     """Integers stay as they are in the trial, and the greatest of random ones is 1: samples show that 2 and more
     divide."""
     coupled = parsed("""(int64[batch,4] x) => (int64[batch,4] y) <int64 one = {1}> {
@@ -206,6 +206,6 @@ def test_batches_are_made_of_the_samples_of_the_data(tmp_path: Path, monkeypatch
     }""")
     folder = workspace(tmp_path / "model", coupled)
     assert open_model(folder, "m", "1").alone == ""
-    np.savez(tmp_path / "d.npz", x=np.arange(40).reshape(10, 4))
-    monkeypatch.chdir(tmp_path)  # the workspace names its data d.npz
-    assert "in a batch of 2 samples from that of each alone" in open_model(folder, "m", "1").alone
+    delivered = [{"x": np.arange(start, start + 4)[None]} for start in (0, 4)]
+    sampled = workspace(tmp_path / "sampled", coupled, samples=delivered)
+    assert "in a batch of 2 samples from that of each alone" in open_model(sampled, "m", "1").alone

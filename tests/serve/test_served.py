@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.components.build import Constant
 from taglio.serve.refusals import InferenceFailed
 from taglio.serve.served import open_model
 from taglio.serve.service import InferenceService, Settings
@@ -45,8 +44,8 @@ def resampled() -> onnx.ModelProto:
     return parsed("(float[1, 4] x, int64[2] width) => (float[rows, width] y) { [rows] y = Reshape (x, width) }")
 
 
-def test_the_warm_up_has_the_values_that_were_the_same_in_all_data(tmp_path: Path) -> None:
+def test_the_warm_up_has_the_values_that_are_the_same_in_all_samples(tmp_path: Path) -> None:
     assert "warm-up run" in open_model(workspace(tmp_path / "a", resampled()), "m", "1").alone
-    width = Constant("width", "int64", (2,), (2, -1))
-    model = open_model(workspace(tmp_path / "b", resampled(), constants=[width]), "m", "1")
+    samples = [{"x": np.full((1, 4), value, np.float32), "width": np.array([2, -1])} for value in (1.0, 2.0)]
+    model = open_model(workspace(tmp_path / "b", resampled(), samples=samples), "m", "1")
     assert model.alone == "input x has a fixed first dimension of 1"

@@ -57,7 +57,7 @@ class Noise:
     and errors by variant, the offset of an opening, the scatter of runs, and the spread of errors over inputs, common
     to all variants and of each alone. `drift` is the amplitude of the clock's slow change, `busy` the share of runs
     beside which another program works. The tables that a search begins with are off by `tables_s` and `tables_error`
-    from the true ones."""
+    from the true ones. Files err `built` times as much as the switchable graph."""
 
     seconds: float = 0.03
     errors: float = 0.2
@@ -69,6 +69,7 @@ class Noise:
     busy: float = 0.02
     tables_s: float = 0.0
     tables_error: float = 0.3
+    built: float = 1.0
 
 
 @dataclass(eq=False)
@@ -110,8 +111,8 @@ class Machine:
         """What a search measures with."""
         return Lab(lambda *_: _Stopwatch(self), self._switchable, self._open, self._openings)  # type: ignore[arg-type]
 
-    def answer(self, assignment: Assignment, feed: Sample) -> list[np.ndarray]:
-        """The outputs of a variant for an input, which holds its own number."""
+    def answer(self, assignment: Assignment, feed: Sample, factor: float = 1.0) -> list[np.ndarray]:
+        """The outputs of a variant for an input, which holds its own number; its error is `factor` times the usual."""
         number = int(next(iter(feed.values())).flat[0])
         reference = self.reference(number)
         if not assignment:
@@ -121,7 +122,7 @@ class Machine:
         spread = noise.inputs**2 + noise.inputs_alone**2
         log_factor = input_rng.gauss(0.0, noise.inputs) + rng.gauss(0.0, noise.inputs_alone) - spread
         direction = np.array([rng.gauss(0.0, 1.0) for _ in range(SIZE)])
-        size = self.error(assignment) * exp(log_factor) * np.linalg.norm(reference) / np.linalg.norm(direction)
+        size = factor * self.error(assignment) * exp(log_factor) * np.linalg.norm(reference) / np.linalg.norm(direction)
         return [(reference + size * direction).astype(np.float32)]
 
     def reference(self, number: int) -> np.ndarray:
@@ -334,7 +335,7 @@ class _Session:
     forms: Assignment
 
     def run(self, _names: object, feed: Sample) -> list[np.ndarray]:
-        return self.machine.answer(self.forms, feed)
+        return self.machine.answer(self.forms, feed, self.machine.noise.built)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from taglio.components.cut import Component
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadArtifact
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.session import RUNTIMES, package, properties
+from taglio.runtimes.session import RUNTIMES, package
 
 MANIFEST = "manifest.json"
 
@@ -35,7 +35,7 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One component's file and ports, and the place it was built for. `data_sha256` is the hash of its weights file, if
-    it has one; `properties` are the runtime's own settings that make it answer as it did when it was timed."""
+    it has one."""
 
     name: str
     device: str
@@ -48,7 +48,6 @@ class Piece:
     data_sha256: str = ""
     runtime: str = NAME
     runtime_version: str = ""
-    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, str]:
@@ -72,19 +71,9 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """A small input, such as a sampling rate, that had the same `values` (row-major) in all data."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    values: tuple[bool | int | float | str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
     """Components in running order, the model's own inputs and outputs, the fingerprint of the plan they were built
-    from, the states, which are also inputs and outputs, and the inputs that were constant in all data."""
+    from, and the states, which are also inputs and outputs."""
 
     model_sha256: str
     inputs: tuple[str, ...]
@@ -92,7 +81,6 @@ class Manifest:
     pieces: tuple[Piece, ...]
     plan_sha256: str = ""
     states: tuple[State, ...] = ()
-    constants: tuple[Constant, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError for components that cannot run one after another."""
@@ -122,13 +110,6 @@ class Manifest:
     def planned(self) -> dict[str, tuple[int, ...]]:
         """The shapes of all components' inputs that the plan was made for."""
         return {port.name: port.shape for piece in self.pieces for port in piece.inputs}
-
-    def constant_feed(self) -> dict[str, np.ndarray]:
-        """The constant inputs."""
-        return {
-            constant.name: np.array(constant.values, dtype_of(constant.dtype)).reshape(constant.shape)
-            for constant in self.constants
-        }
 
     def without_states(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the inputs and outputs that are not states."""
@@ -164,7 +145,6 @@ def write(
                 data_sha256="".join(data_sha256),
                 runtime=runtime,
                 runtime_version=artifact.version_of(package(runtime)),
-                properties=properties(runtime, part.proto),
             )
         )
     manifest = replace(manifest, pieces=tuple(pieces))

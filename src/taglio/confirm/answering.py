@@ -40,10 +40,7 @@ class Models:
     def __init__(self, verify: Any, samples: Path) -> None:
         self._verify = verify
         self._open: dict[str, Any] = {}
-        self._feeds: list[dict[str, Any]] = [
-            {name: verify.load_array(samples / file) for name, file in sample["inputs"].items()}
-            for sample in json.loads((samples / verify.SAMPLES).read_text())
-        ]
+        self._feeds: list[dict[str, Any]] = [inputs for inputs, _ in verify.read_samples(samples)]
         shapes = [str({name: value.shape for name, value in feed.items()}) for feed in self._feeds]
         by_frequency = sorted(range(len(shapes)), key=lambda index: -shapes.count(shapes[index]))
         self._frequent = [self._feeds[index] for index in by_frequency]
@@ -82,11 +79,11 @@ class Models:
         """Open folders, and run each of them once on every input."""
         memory = []
         for folder in request["folders"]:
-            before = _resident_bytes()
+            before = self._verify.memory_bytes("VmRSS:") or 0
             callers = self._verify.Callers(folder)
             _at_once([partial(self._warm, callers.model)] * callers.model.way["at_once"])
             self._open[folder] = callers
-            memory.append(max(0, _resident_bytes() - before))
+            memory.append(max(0, (self._verify.memory_bytes("VmRSS:") or 0) - before))
         return {"memory": memory}
 
     def close(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -192,15 +189,6 @@ def _at_once(calls: list[Any]) -> None:
             thread.join(0.05)
     if problems:
         raise problems[0]
-
-
-def _resident_bytes() -> int:
-    """The memory that this process holds, from Linux; 0 elsewhere."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")), 0)
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ folder of its name, and README.md says which tensors cross. What a server would 
 is (prove.py): in a process of its own, with the settings that the server can express and no others.
 """
 
-import contextlib
 import json
 import re
 import secrets
@@ -22,7 +21,7 @@ from taglio.deploy.prove import prove
 from taglio.deploy.served import Joining, ServedComponent
 from taglio.deploy.verify import MANIFEST
 from taglio.deploy.write import README, VERIFY, Answered, template
-from taglio.errors import BadArtifact, BadOption, MeasurementFailed
+from taglio.errors import BadOption, MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
@@ -84,39 +83,44 @@ def export(
     Raises BadOption if `target` is not empty, or a server cannot give the delivered answers.
     """
     check_layout(layout)
-    with _appearing(target) as draft:
-        if layout == PLAIN:
-            _copy(model.folder, draft)
-            return Export(layout, str(target), (), 0, 0.0)
-        with scratch() as folder:
-            served = _served(model, layout, name, joining, folder)
-            distance = _proven(model, layout, served, answered)
-            several = len(model.devices) > 1
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise BadOption(f"{target} exists and is not an empty directory: give a new one, or remove it")
+    if layout == PLAIN:
+        with _appearing(target) as draft:
+            for path in sorted(model.folder.rglob("*")):  # shutil.copytree lists every file that a full disk refuses
+                copied = draft / path.relative_to(model.folder)
+                if path.is_dir():
+                    copied.mkdir()
+                else:
+                    shutil.copy2(path, copied)
+        return Export(layout, str(target), (), 0, 0.0)
+    with scratch() as folder:
+        served = _served(model, layout, name, joining, folder)
+        distance = _proven(model, layout, served, answered)
+        several = len(model.devices) > 1
+        models = tuple(
+            ExportedModel(
+                component.part.device,
+                component.model_name,
+                f"{_file_name(component.part.device)}/{component.model_name}" if several else component.model_name,
+                component.rows,
+                component.remarks,
+            )
+            for component in served
+        )
+        exported = Export(layout, str(target), models, len(answered), distance)
+        with _appearing(target) as draft:
             for device in model.devices:
                 of_device = [component for component in served if component.part.device == device]
                 _write_repository(draft / _file_name(device) if several else draft, layout, of_device)
-            models = tuple(
-                ExportedModel(
-                    component.part.device,
-                    component.model_name,
-                    f"{_file_name(component.part.device)}/{component.model_name}" if several else component.model_name,
-                    component.rows,
-                    component.remarks,
-                )
-                for component in served
-            )
-            exported = Export(layout, str(target), models, len(answered), distance)
             artifact.write_bytes(draft / README, _readme(model, served, exported).encode())
-            return exported
+    return exported
 
 
 @contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `target` at the end, or vanishes if an error ends the export."""
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise BadOption(f"{target} exists and is not an empty directory: give a new one, or remove it")
     draft = target.with_name(f".{target.name}.taglio-{secrets.token_hex(4)}")
-    missing = [folder for folder in target.parents if not folder.exists()]  # innermost first
     try:
         draft.mkdir(parents=True)
         yield draft
@@ -125,26 +129,6 @@ def _appearing(target: Path) -> Iterator[Path]:
         raise artifact.refusal(target, error) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-        for folder in missing:
-            with contextlib.suppress(OSError):  # not empty: it was exported
-                folder.rmdir()
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    """Copy a file, and check the copy against the hash of its original."""
-    shutil.copy2(source, target)
-    if weights.sha256(source) != weights.sha256(target):
-        raise BadArtifact(f"{target}: differs from {source} after copying: check the disk, and export again")
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a folder."""
-    for path in sorted(source.rglob("*")):
-        copied = target / path.relative_to(source)
-        if path.is_dir():
-            copied.mkdir()
-            continue
-        _copy_file(path, copied)
 
 
 def _served(model: DeliveredModel, layout: str, name: str, joining: Joining, folder: Path) -> list[ServedComponent]:
@@ -202,7 +186,7 @@ def _write_repository(folder: Path, layout: str, served: Sequence[ServedComponen
         version = folder / component.model_name / "1"
         version.mkdir(parents=True)
         for file in component.files:
-            _copy_file(file, version / file.name)
+            shutil.copy2(file, version / file.name)
         if layout == TRITON:
             (folder / component.model_name / "config.pbtxt").write_text(component.configuration)
     if layout == OVMS:

@@ -1,13 +1,13 @@
 """A delivered folder as values, with every file checked against its hash. Writes nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from taglio import artifact, weights
-from taglio.deploy.verify import MANIFEST
+from taglio import artifact
+from taglio.deploy.verify import MANIFEST, changed_files
 from taglio.errors import BadArtifact, one_line
 from taglio.runtimes.way import Way
 
@@ -31,15 +31,15 @@ class DeliveredPart:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredModel:
-    """A delivered folder. `components` are in running order; `sha256` has the hash of every model and settings file;
-    `way` is how the model was measured to run."""
+    """A delivered folder as deploy.json describes it. `components` are in running order; `sha256` has the hash of every
+    model and settings file; `way` is how the model was measured to run."""
 
-    folder: Path
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     components: tuple[DeliveredPart, ...]
     sha256: Mapping[str, str]
     way: Way
+    folder: Path = Path()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -62,24 +62,12 @@ class DeliveredModel:
         )
 
 
-class _DeployJson(msgspec.Struct):
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    components: tuple[DeliveredPart, ...]
-    sha256: dict[str, str]
-    way: Way
-
-
 def read(folder: Path) -> DeliveredModel:
     """The delivered folder. Raises BadArtifact if it is missing, damaged, or a file differs from its hash."""
     model = described(folder)
-    for name, delivered in sorted(model.sha256.items()):
-        if not (folder / name).is_file():
-            raise BadArtifact(f"{folder / name}: missing: {_AGAIN}")
-        if (now := weights.sha256(folder / name)) != delivered:
-            raise BadArtifact(
-                f"{folder / name}: changed since it was delivered ({now[:12]}, was {delivered[:12]}): {_AGAIN}"
-            )
+    for name in changed_files(folder):
+        how = "changed since it was delivered" if (folder / name).is_file() else "missing"
+        raise BadArtifact(f"{folder / name}: {how}: {_AGAIN}")
     return model
 
 
@@ -88,15 +76,15 @@ def described(folder: Path) -> DeliveredModel:
     BadArtifact if deploy.json is missing or damaged."""
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(artifact.read_bytes(path), type=_DeployJson)
+        model = msgspec.json.decode(artifact.read_bytes(path), type=DeliveredModel)
     except FileNotFoundError:
         raise BadArtifact(f"{folder}: nothing was delivered here: run taglio build first") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadArtifact(f"{path}: damaged ({one_line(error)}): {_AGAIN}") from None
-    named = {*manifest.sha256, *(file for part in manifest.components for file in (part.model, part.settings))}
+    named = {*model.sha256, *(file for part in model.components for file in (part.model, part.settings))}
     for name in sorted(named):  # the folder may come from someone else: nothing outside it is read
         if Path(name).name != name:
             raise BadArtifact(f"{path}: file {name} lies outside the directory: {_AGAIN}")
-        if name not in manifest.sha256:
+        if name not in model.sha256:
             raise BadArtifact(f"{path}: file {name} has no hash: {_AGAIN}")
-    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256, manifest.way)
+    return replace(model, folder=folder)

@@ -23,7 +23,7 @@ import json
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
@@ -54,7 +54,7 @@ class DeployedModel:
         self.inputs, self.outputs, self.way = (self.manifest[name] for name in ("inputs", "outputs", "way"))
         parts = self.manifest["components"]
         self._components = [
-            (part, _taking_turns(_OPENERS[part["runtime"]](self.folder, part, self.way))) for part in parts
+            (part, taking_turns(_OPENERS[part["runtime"]](self.folder, part, self.way))) for part in parts
         ]
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _shapes(feed: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.shape(value)[1:] for name, value in feed.items()}
 
 
-def _taking_turns(computes: Sequence[Compute]) -> Compute:
+def taking_turns(computes: Sequence[Compute]) -> Compute:
     """One function that hands each call to the next free function of `computes`, each of which serves one caller at a
     time."""
     free: SimpleQueue[Compute] = SimpleQueue()
@@ -273,7 +273,17 @@ def _require(holds: bool, problem: str) -> None:
         raise Changed(problem)
 
 
-def load_array(path: Path) -> Any:
+def read_samples(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The inputs of each sample in a directory, and the outputs to expect, both by name."""
+
+    def arrays(files: Mapping[str, str]) -> dict[str, Any]:
+        return {name: _load_array(folder / Path(file).name) for name, file in files.items()}
+
+    for sample in json.loads((folder / SAMPLES).read_text()):
+        yield arrays(sample["inputs"]), arrays(sample["outputs"])
+
+
+def _load_array(path: Path) -> Any:
     """The array in a .npy file; text as objects, as runtimes take it."""
     values = np.load(path, allow_pickle=False)
     return values.astype(object) if values.dtype.kind == "U" else values
@@ -285,24 +295,24 @@ def _check(folder: Path, samples: Path) -> tuple[list[str], float | None]:
     if changed:
         return [f"changed or missing: {', '.join(changed)}: copy the directory again"], None
     model, worst, problems = DeployedModel(folder), 0.0, []
-    for number, sample in enumerate(json.loads((samples / SAMPLES).read_text())):
-        answers = model.run({name: load_array(samples / file) for name, file in sample["inputs"].items()})
-        for name, file in sample["outputs"].items():
-            distance = difference(load_array(samples / file), answers[name])
+    for number, (inputs, outputs) in enumerate(read_samples(samples)):
+        answers = model.run(inputs)
+        for name, expected in outputs.items():
+            distance = difference(expected, answers[name])
             worst = max(worst, distance)
             if not distance <= TOLERANCE:
                 problems.append(f"sample {number}: output {name} differs by {distance:.2e} (limit {TOLERANCE:.0e})")
     return problems, worst
 
 
-def _peak_bytes() -> int | None:
-    """The most memory that this process held, from Linux; None elsewhere. What `resource` reports would include the
-    program that started this one."""
+def memory_bytes(kind: str) -> int | None:
+    """The memory that this process holds ("VmRSS:") or held at most ("VmHWM:"), from Linux; None elsewhere. What
+    `resource` reports would include the program that started this one."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(kind)), None)
 
 
 def main() -> int:
@@ -323,7 +333,7 @@ def main() -> int:
     except Exception as error:  # of any kind: it is the runtime's, or of files that do not fit each other
         problems, worst = [f"cannot be run: {type(error).__name__}: {error}"], None
     if options.json:
-        print(json.dumps({"problems": problems, "worst": worst, "peak_memory_bytes": _peak_bytes()}))
+        print(json.dumps({"problems": problems, "worst": worst, "peak_memory_bytes": memory_bytes("VmHWM:")}))
     else:
         print("\n".join(problems) or f"all answers agree: at most {worst or 0.0:.1e} off (limit {TOLERANCE:.0e})")
     return BROKEN if problems else HOLDS

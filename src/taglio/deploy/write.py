@@ -190,13 +190,9 @@ def read_answered(folder: Path) -> tuple[Answered, ...]:
     index = folder / SAMPLES_FOLDER / SAMPLES
     if not index.exists():
         return ()
-
-    def arrays(files: Mapping[str, str]) -> dict[str, np.ndarray]:
-        return {name: verify.load_array(index.parent / Path(file).name) for name, file in files.items()}
-
     try:
-        listed = json.loads(artifact.read_bytes(index))
-        return tuple(Answered(arrays(sample["inputs"]), arrays(sample["outputs"])) for sample in listed)
+        artifact.read_bytes(index)  # refuses devices and pipes
+        return tuple(Answered(inputs, outputs) for inputs, outputs in verify.read_samples(index.parent))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadArtifact(f"{index}: damaged ({one_line(error)}): run taglio build again") from None
 

@@ -24,7 +24,7 @@ from taglio.plan.tables import Tables
 from taglio.profile.measure import FLOAT_RUN
 from taglio.progress import Progress
 from taglio.search.decide import Decision, decide, float_stays
-from taglio.search.ledger import Entry, FloatModels
+from taglio.search.ledger import Entry, Measurement, Places, Variant
 from taglio.search.limits import UserLimit
 from taglio.search.search import keeps_pins
 
@@ -41,17 +41,17 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     clock = Clock(_EFFORT, inf)
     before = _outcome_in(folder)
     work, profile = workspace.reopen_profiled(folder)
-    scheme, place, floats = work.setup.scheme, profile.conditions.runtime, _floats(before)
+    scheme, place, places = work.setup.scheme, profile.conditions.runtime, _places(before)
     limits = _relimited(workspace.read_plan(folder, work, profile).limits, wanted)
     assert limits.max_error is not None, "a plan of an outcome keeps a limit"
     work = work.telling(progress).at(_EFFORT)
     clock.lap("load")
-    if floats.errors[place] >= limits.max_error:
-        decision = float_stays(work, profile, before.int8.error, limits, floats)
+    if places.errors[place] >= limits.max_error:
+        decision = float_stays(work, profile, before.int8.error, limits, places)
     else:
         error = error_of_workspace(folder, work, profile)
         clock.lap("error")
-        decision = decide(work, {place: profile}, error, limits, floats=floats)
+        decision = decide(work, {place: profile}, error, limits, places=places)
     work, tables = work.in_place(before.float32.runtime), decision.tables(work)
     clock.lap("plan")
     ended = confirmed(work, decision, clock.patience(), _faster_before(tables, before, decision))
@@ -97,12 +97,12 @@ def _relimited(limits: Limits, wanted: Sequence[UserLimit]) -> Limits:
     return limits
 
 
-def _floats(before: Outcome) -> FloatModels:
+def _places(before: Outcome) -> Places:
     """The float model in the places of a run, the one in which plans were compared with it first."""
     points = [point for point in before.points if point.name == FLOAT_RUN and not point.reason]
     points.sort(key=lambda point: point.runtime != before.float32.runtime)
-    times = {point.runtime: point.latency for point in points if point.latency is not None}
-    return FloatModels({point.runtime: point.error or 0.0 for point in points}, times)
+    rows = tuple(Measurement(Variant(point.runtime, FLOAT_RUN), error=point.error) for point in points)
+    return Places(rows, {point.runtime: point.latency for point in points if point.latency is not None})
 
 
 def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[Entry]:
@@ -117,9 +117,9 @@ def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[
             continue
         plan = tables.describe(limits, {block: forms[form] for block, form in point.forms.items()})
         if point.runtime != home:  # no table predicts it
-            predicted = Interval(seconds, seconds, seconds, 0.0)
+            predicted = Interval(seconds, seconds, seconds)
             plan = replace(plan, runtime=point.runtime, predicted_latency_s=predicted)
-        plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
+        plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
         holds = holds and keeps_pins(tables.graph, limits, plan)
         name = f"earlier {point.name.removeprefix('earlier ')}"

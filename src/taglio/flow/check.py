@@ -23,16 +23,7 @@ from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.opening import open_work
 from taglio.flow.outcome import Outcome
-from taglio.flow.promise import (
-    Checked,
-    ErrorRecord,
-    Promise,
-    Verdict,
-    files_promise,
-    speed_name,
-    speed_promise,
-    speed_text,
-)
+from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, files_promise, speed_promise
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
@@ -83,7 +74,8 @@ def check(
     with held(folder):
         record = _record(folder)
         files = files_promise(len(record.delivered.sha256), verify.changed_files(record.delivered.folder))
-        rows = [files, *_versions(record), _processor(record, machine)]
+        versions = _versions(record)
+        rows = [files, *versions, _processor(record, machine)]
         if any(row.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) for row in rows):  # nothing can be run
             return Checked(tuple(rows))
         opened, settings = _opened(record)
@@ -91,7 +83,7 @@ def check(
         if opened is None:
             return Checked(tuple(rows))
         same_processor = machine.processor == record.profile.conditions.machine.processor
-        same_platform = same_processor and all(row.then == row.now for row in _versions(record))
+        same_platform = same_processor and all(row.then == row.now for row in versions)
         work, lacking = _work(record, data)
         rows += [
             *_samples(record, same_platform=same_platform),
@@ -159,12 +151,12 @@ def _work(record: _Record, data: Path | None) -> tuple[Work | None, str]:
     setup = record.setup
     if not setup.model or not Path(setup.model).exists():
         setup = replace(setup, model=str(record.folder / FLOAT_MODEL), shapes={}, requantize=False)
-    there = bool(setup.data) and Path(setup.data).exists()
+    has_data = bool(setup.data) and Path(setup.data).exists()
     if data is None:
         where = f"{setup.data} is gone" if setup.data else "the data came from memory"
-        return (open_work(setup), "") if there else (None, f"{where}: give data with --data")
+        return (open_work(setup), "") if has_data else (None, f"{where}: give data with --data")
     work = open_work(replace(setup, data=str(data), calibration=str(data), labels=""))
-    if there:  # the limit was kept by the parts that the outputs have on the data of then
+    if has_data:  # the limit was kept by the parts that the outputs have on the data of then
         work.kept.put(("parts", work.data.held_out.sha256), open_work(setup).parts)
     return work, ""
 
@@ -229,9 +221,12 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
         return Promise("speed-up", "for several devices", "not raced", Verdict.REPORTED, "taglio run measures it there")
     if then is None:
         return Promise("speed-up", "none promised", "not raced", Verdict.REPORTED)
-    model, base = Path(record.setup.model), ""
+    name, detail = "speed-up", ""
+    if not isinstance(then, Speedup):
+        name, detail = "capacity", "as a multiple of the source model's with one caller"
+    model = Path(record.setup.model)
     if not record.setup.model or not model.exists():
-        model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
+        model, detail = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
     inputs = raced_inputs(work) if work is not None else _inputs_like(record, model)
     now: Speedup | Figure
     try:
@@ -240,8 +235,8 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
         else:
             now = _capacity_beside(model, record, inputs, progress)
     except MeasurementFailed as error:
-        return Promise(speed_name(then), speed_text(then), "not measured", Verdict.UNKNOWN, one_line(error, 200))
-    return speed_promise(then, now, same_processor=same_processor, base=base)
+        return Promise(name, str(then), "not measured", Verdict.UNKNOWN, one_line(error, 200))
+    return speed_promise(name, then, now, same_processor=same_processor, detail=detail)
 
 
 def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Speedup:

@@ -1,10 +1,12 @@
 """Export a built model for a server. Decides which requests the server may join."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from taglio import artifact
 from taglio.components.build import Manifest
 from taglio.components.build import read as read_components
+from taglio.data.dataset import Sample
 from taglio.deploy import export as layouts
 from taglio.deploy.export import PLAIN, TRITON, Export, check_layout
 from taglio.deploy.folder import read
@@ -28,18 +30,19 @@ def export(folder: Path, target: Path, layout: str = PLAIN) -> Export:
         model = read(folder / DEPLOY)
         setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
         manifest = read_components(folder / COMPONENTS)
-        joining = Joining("")
+        joining, answered = Joining(""), read_answered(model.folder)
         if layout == TRITON:
-            joining = _joining(folder / COMPONENTS, manifest, setup, most_rows(model.way))
+            samples = [sample.inputs for sample in answered]
+            joining = _joining(folder / COMPONENTS, manifest, setup, most_rows(model.way), samples)
         name = Path(setup.model).stem or folder.resolve().name
-        return layouts.export(model, target, layout, name, joining, read_answered(model.folder))
+        return layouts.export(model, target, layout, name, joining, answered)
 
 
-def _joining(components: Path, manifest: Manifest, setup: Setup, rows: int) -> Joining:
+def _joining(components: Path, manifest: Manifest, setup: Setup, rows: int, samples: Sequence[Sample]) -> Joining:
     """Whether requests may be joined, to so many `rows`, as serving decides; of several components, tensors that cross
     must hold the rows as outputs do."""
     alone = "one item in a run was the fastest way"
     if rows > 1:
         run = Executor(components, manifest, setup.options()).tensors
-        alone = why_alone(components, manifest, setup, interface(components, manifest)[0], run)
+        alone = why_alone(components, manifest, interface(components, manifest)[0], run, samples)
     return Joining(alone, rows)

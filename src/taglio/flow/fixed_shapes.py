@@ -56,11 +56,11 @@ def _float_ratios(work: Work, shapes: dict[str, Shape]) -> dict[str, float]:
     """By runtime, how many times as fast the float model with fixed `shapes` is as the source model."""
     runtimes = [name for name in (onnxruntime.NAME, openvino.NAME) if not refusal(name)]
     ports = tuple(spec.name for spec in work.inputs), work.outputs
-    with Deliveries(work) as there:
-        base, path = there.source(work.setup.threads_of_source), there.root / "fixed.onnx"
+    with Deliveries(work) as deliveries:
+        base, path = deliveries.source(work.setup.threads_of_source), deliveries.root / "fixed.onnx"
         artifact.write_model(path, as_written(work.source, shapes, requantize=work.setup.requantize).proto)
-        folders = [there.root / name for name in runtimes]
+        folders = [deliveries.root / name for name in runtimes]
         for name, folder in zip(runtimes, folders, strict=True):
             write_opened(folder, path, *ports, work.setup.options(name))
-        results = compared(there.bench, base, folders, replace(USUAL, choosing=1))
+        results = compared(deliveries.bench, base, folders, replace(USUAL, choosing=1))
     return {name: result.ratio for name, result in zip(runtimes, results, strict=True)}

@@ -9,20 +9,15 @@ import onnx
 
 from taglio.components.build import Manifest
 from taglio.data.dataset import chosen, shapes_of, typical
-from taglio.data.files import load
-from taglio.data.preprocess import parse_preprocess
-from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, Shape
-from taglio.errors import TaglioError
-from taglio.lab.setup import Setup
 from taglio.model.inputs import random_feed
 from taglio.model.inputs import spec_of as declared
 from taglio.model.rows import why_rows_mix
 from taglio.runtimes.way import Way
 
 Feed = Mapping[str, np.ndarray]
-# Samples that batches are made of, and samples to choose them from: all have one shape.
-_TRIED, _READ = 4, 16
+# Samples of one shape that batches are made of.
+_TRIED = 4
 # The most rows of a batch if the way of running does not say.
 ROWS = 8
 
@@ -34,14 +29,28 @@ def most_rows(way: Way) -> int:
 
 
 def why_alone(
-    components: Path, manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec], run: Callable[[Feed], Feed]
+    components: Path,
+    manifest: Manifest,
+    inputs: Sequence[InputSpec],
+    run: Callable[[Feed], Feed],
+    samples: Sequence[Feed],
 ) -> str:
     """Why requests must not be joined, in one line; "" if they may be. `inputs` are as the files declare them; `run`
-    answers a feed."""
+    answers a feed. It is tried on some of the `samples`, and on random values where they are fewer than four."""
     if manifest.states:
         return "it keeps a state from step to step"
     models = [onnx.load(components / piece.file, load_external_data=False) for piece in manifest.pieces]
-    return why_rows_mix(models, inputs, _samples(manifest, setup, inputs), run)
+    return why_rows_mix(models, inputs, _of_one_shape(manifest, inputs, samples), run)
+
+
+def constant_inputs(samples: Sequence[Feed]) -> Feed:
+    """The inputs that are the same in all of several samples, such as a sampling rate: random values rarely fit."""
+    first, *others = samples or ({},)
+    return {
+        name: value
+        for name, value in first.items()
+        if others and all(np.array_equal(value, other[name]) for other in others)
+    }
 
 
 def interface(components: Path, manifest: Manifest) -> tuple[list[InputSpec], list[InputSpec]]:
@@ -66,27 +75,12 @@ def batched_inputs(inputs: Sequence[InputSpec], planned: Mapping[str, Shape], *,
     return names if len(rows) <= 1 else ()
 
 
-def _samples(manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec]) -> list[Feed]:
-    """Four feeds of one shape: samples of the data that the workspace was made with, where they can be read, and
-    random ones."""
-    samples = _read(setup, inputs)[:_TRIED]
-    if samples:
-        shapes, constant = shapes_of(samples[0]), {}
-    else:
-        shapes = {name: (1, *shape[1:]) for name, shape in manifest.planned.items() if shape}
-        constant = {name: value[:1] for name, value in manifest.constant_feed().items()}
+def _of_one_shape(manifest: Manifest, inputs: Sequence[InputSpec], samples: Sequence[Feed]) -> list[Feed]:
+    """Four feeds of one shape: some of the `samples`, and random ones."""
+    frequent = chosen(samples, typical(samples))[:_TRIED] if samples else []
+    shapes = {name: (1, *shape[1:]) for name, shape in manifest.planned.items() if shape}
+    if frequent:
+        shapes = shapes_of(frequent[0])
     sized = [replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in inputs]
-    return [*samples, *({**random_feed(sized, seed), **constant} for seed in range(_TRIED - len(samples)))]
-
-
-def _read(setup: Setup, inputs: Sequence[InputSpec]) -> Sequence[Feed]:
-    """Samples of the most frequent shape; none if the data came from memory, was moved or no longer fits."""
-    if not setup.data:
-        return ()
-    try:
-        preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
-        near = files_beside(Path(setup.model)) if setup.model else Beside()
-        samples = load(Path(setup.data), inputs, preprocess, limit=_READ, near=near).samples
-    except (TaglioError, OSError):
-        return ()
-    return chosen(samples, typical(samples))
+    constant = constant_inputs(samples[:_TRIED])
+    return [*frequent, *({**random_feed(sized, seed), **constant} for seed in range(_TRIED - len(frequent)))]

@@ -10,8 +10,7 @@ from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
 from taglio.runtimes.session import runtime_version
 from taglio.search.answers import of_answers, of_unseen
 from taglio.search.decide import Decision
-from taglio.search.ledger import INT8_RUN
-from taglio.search.places import Places
+from taglio.search.ledger import INT8_RUN, Places
 from taglio.search.screen import Screened
 
 # A model of which only so many sessions may be opened in a stage is large; another is slow.

@@ -1,12 +1,11 @@
 """The whole flow on one machine: profile, error, plan, build, time. Writes nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from taglio.arguments import positive
-from taglio.confirm.race import Patience
 from taglio.cores import limited_to
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
@@ -25,15 +24,12 @@ from taglio.flow.threads import with_threads
 from taglio.lab.build import assemble
 from taglio.lab.work import Work
 from taglio.notes import Kind, Note
-from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
-from taglio.plan.tables import Tables
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.search.decide import Decision, best_so_far, decide, float_stays
-from taglio.search.explore import UNSURE
 from taglio.search.ledger import Ledger
 from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
 from taglio.search.places import studied
@@ -41,8 +37,6 @@ from taglio.search.screen import Screened, screen
 
 # A race after Ctrl-C takes at most this.
 _INTERRUPTED_S = 5.0
-# Seconds for the fastest plan without a limit on its error.
-_BOUND_S = 2.0
 
 
 def optimize(
@@ -112,14 +106,15 @@ def optimize(
             result = search.run(work, limits, reuse)
         except (TimeIsUp, KeyboardInterrupt) as stop:
             result = search.stopped(limits, stop)
+        patience = clock.patience(_INTERRUPTED_S if result.interrupted else inf)
         if goal is not None:
-            ended = rated(result.work, result.decision, goal, clock.rate_share(result.patience))
+            ended = rated(result.work, result.decision, goal, clock.rate_share(patience))
         else:
             settled = result.work
             if chooses_threads and not result.interrupted:
                 settled, plan_threads_note = with_threads(settled, result.decision.plan)
                 threads_note = plan_threads_note or threads_note
-            ended = confirmed(settled, result.decision, result.patience)
+            ended = confirmed(settled, result.decision, patience)
         clock.lap("confirm")
         return search.delivered(work, result, ended, threads_note)
 
@@ -127,14 +122,13 @@ def optimize(
 @dataclass(frozen=True, slots=True, eq=False)
 class _SearchResult:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
-    for the report what was tried. `patience` is that of the race, `reused` how many errors were not measured again.
-    `why_float` says why no plan was made."""
+    for the report what was tried. `reused` is how many errors were not measured again. `why_float` says why no plan was
+    made."""
 
     work: Work
     screened: Screened
     decision: Decision
     doubts: tuple[Note, ...]
-    patience: Patience
     reused: int = 0
     why_float: Note | None = None
     interrupted: bool = False
@@ -169,18 +163,16 @@ class _Search:
         self._profile = next(iter(measured.values()))
         if not is_forced:
             self.watched.end_s = clock.search_ends_s()
-            if why := _no_gain(settled, screened, measured, limits):
-                return self._float_stays(limits, why)
         there = settled.in_place(studied(measured))
         error = error_model(there, self._profile, effort=clock.effort("error"), reuse=reuse)
         clock.lap("error")
         settled = settled.at(clock.effort("plan"))
-        decision = decide(settled, measured, error, limits, floats=screened.places.floats)
+        decision = decide(settled, measured, error, limits, places=screened.places)
         self._ended()
         # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
         doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
         reused = error.evaluations if error is reuse else 0
-        return _SearchResult(settled, screened, decision, doubts, clock.patience(), reused)
+        return _SearchResult(settled, screened, decision, doubts, reused)
 
     def stopped(self, limits: Limits, stop: TimeIsUp | KeyboardInterrupt) -> _SearchResult:
         """The best so far of a search that was stopped. Raises `stop` if nothing can be delivered, as where blocks are
@@ -191,16 +183,14 @@ class _Search:
         tried = self._screened.work.kept.all("tried")
         if not tried and limits.int8_blocks:
             raise stop
-        is_interrupted = isinstance(stop, KeyboardInterrupt)
         if tried:
             work = self._screened.work.at(LEAST)
-            decision = best_so_far(work, self._profile, tried, limits, self._screened.places.floats)
+            decision = best_so_far(work, self._profile, tried, limits, self._screened.places)
             self._ended()
-            result = _SearchResult(work, self._screened, decision, (), self._clock.patience(), why_float=STOPPED)
+            result = _SearchResult(work, self._screened, decision, (), why_float=STOPPED)
         else:
             result = self._float_stays(limits, STOPPED)
-        patience = self._clock.patience(_INTERRUPTED_S) if is_interrupted else result.patience
-        return replace(result, interrupted=is_interrupted, patience=patience)
+        return replace(result, interrupted=isinstance(stop, KeyboardInterrupt))
 
     def delivered(self, work: Work, result: _SearchResult, ended: Ended, threads_note: Note | None) -> Result:
         """The result for the report and to be written, of a model that was opened as `work`."""
@@ -235,10 +225,10 @@ class _Search:
         work, place = screened.work.at(self._clock.effort("plan")), profile.conditions.runtime
         errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
         int8_error = errors[0] if errors and errors[0] is not None else 0.0
-        decision = float_stays(work, profile, int8_error, limits, screened.places.floats)
+        decision = float_stays(work, profile, int8_error, limits, screened.places)
         doubts = doubts_without_study(work)
         self._ended()
-        return _SearchResult(work, screened, decision, doubts, self._clock.patience(), why_float=why)
+        return _SearchResult(work, screened, decision, doubts, why_float=why)
 
     def _ended(self) -> None:
         """No time limit ends what follows the search."""
@@ -256,20 +246,3 @@ class _Search:
         if not floats or fastest_s <= 0.0 or floats[0] <= fastest_s:
             return " (so far float32)"
         return f" (so far about {floats[0] / fastest_s:.2f} × as fast)"
-
-
-def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> Note | None:
-    """Why no plan can be faster than the fastest float model, whatever the limit on its error; None if one may be."""
-    floats = {place.variant.runtime: place.seconds for place in screened.places.rows if not place.refused}
-    fastest_s = min((seconds for seconds in floats.values() if seconds is not None), default=None)
-    free = replace(limits, max_error=None, also=())
-    best = inf
-    for place, profile in measured.items():
-        tables = Tables(work.graph, profile)
-        share = make_plan(tables, free, time_limit_s=_BOUND_S).predicted_latency_s.value / max(tables.float_s, 1e-12)
-        own_s = floats.get(place)
-        best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
-    if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):
-        return None
-    text = f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
-    return Note(Kind.NO_GAIN, text)

@@ -22,9 +22,9 @@ class Figures:
     `predicted_latency_s` is at the speed that the machine had then, judged by the float model.
 
     `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
-    `parts`, `judged` the value compared with the limit (Tally.judged). The error over other inputs like these stays
-    below `error_upper` in 19 of 20 cases; `worst_input` is the largest error of a single input. Both are None where
-    they are unknown. `others` are the other limited metrics. `int8_blocks` are those in any quantised form.
+    `parts`. The error over other inputs like these stays below `error_upper` in 19 of 20 cases; `worst_input` is the
+    largest error of a single input. Both are None where they are unknown. `others` are the other limited metrics.
+    `int8_blocks` are those in any quantised form.
     """
 
     name: str
@@ -38,7 +38,6 @@ class Figures:
     parts: tuple[PartLoss, ...] = ()
     error_upper: float | None = None
     worst_input: float | None = None
-    judged: float | None = None
     others: tuple[OtherLoss, ...] = ()
     runtime: str = NAME
     bfloat16_blocks: int = 0
@@ -46,11 +45,11 @@ class Figures:
     @property
     def lost(self) -> str:
         """The first part that lost information, and what was lost; "" if none did. No limit allows that."""
-        return next((f"{each.name} {each.lost}" for each in self.parts if each.lost), "")
+        return next((f"{part.name} {part.lost}" for part in self.parts if part.lost), "")
 
     def holds(self, max_error: float) -> bool:
         """Whether the error is within the limit."""
-        return (self.error if self.judged is None else self.judged) <= max_error and not self.lost
+        return self.error <= max_error and not self.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +132,14 @@ class Outcome:
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]
         rows = [columns] + [
             [
-                each.name if each.runtime == self.float32.runtime else f"{each.name} in {each.runtime}",
-                f"{each.latency.median_s * 1e3:.3f} ms",
-                self.metric.text(each.error, 3),
-                "" if each.accuracy is None else f"{each.accuracy:.2%}",
-                f"{each.size_bytes / 1e3:.1f} kB",
-                str(each.int8_blocks),
+                figures.name if figures.runtime == self.float32.runtime else f"{figures.name} in {figures.runtime}",
+                f"{figures.latency.median_s * 1e3:.3f} ms",
+                self.metric.text(figures.error, 3),
+                "" if figures.accuracy is None else f"{figures.accuracy:.2%}",
+                f"{figures.size_bytes / 1e3:.1f} kB",
+                str(figures.int8_blocks),
             ]
-            for each in (self.float32, self.int8, self.plan)
+            for figures in (self.float32, self.int8, self.plan)
         ]
         widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
         lines = [

@@ -1,6 +1,6 @@
 """The outcome of what was decided and confirmed: its figures and its points. Measures nothing."""
 
-from math import isfinite, isinf
+from math import isfinite
 
 from taglio import weights
 from taglio.flow.confirm import Ended
@@ -13,8 +13,7 @@ from taglio.quantize.precision import BFLOAT16
 from taglio.search.answers import unseen_of
 from taglio.search.decide import Decision
 from taglio.search.front import Point
-from taglio.search.ledger import INT8_RUN, Entry, Ledger, Measurement
-from taglio.search.places import Places
+from taglio.search.ledger import INT8_RUN, Entry, Ledger, Measurement, Places
 
 _NO_PLACES = Places(())
 
@@ -124,7 +123,6 @@ def _figures(label: str, entry: Entry, size_bytes: int, drift: float) -> Figures
         parts=answered.parts,
         error_upper=answered.error_upper,
         worst_input=answered.worst_input,
-        judged=None if isinf(answered.judged) else answered.judged,
         others=answered.others,
         runtime=entry.runtime,
         bfloat16_blocks=low,

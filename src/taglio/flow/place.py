@@ -30,7 +30,6 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.answers import answers
 from taglio.search.by_hand import matches, pinned_devices
-from taglio.search.explore import meters
 from taglio.search.limits import Bounds, limits_for, user_limits
 from taglio.search.search import ErrorTarget
 
@@ -63,36 +62,36 @@ class Candidate:
         """A profile for every device, measured or scaled, in the device's runtime. Raises BadArtifact for a missing or
         unsuitable profile, or one taken in another runtime than the cluster file gives the device; scaled times of
         another device are an assumption and may be of another runtime."""
-        found, owners = {}, {device.profile: device.name for device in cluster.devices}
+        by_device, owners = {}, {device.profile: device.name for device in cluster.devices}
         for device in cluster.devices:
             file, factor = source(cluster, device)
-            known = self.profiles.get(owners.get(file, file)) or self.profiles.get(file)
-            if known is None and file == f"{PROFILE}.json":
-                known = self.measured
-            if known is None:
+            profile = self.profiles.get(owners.get(file, file)) or self.profiles.get(file)
+            if profile is None and file == f"{PROFILE}.json":
+                profile = self.measured
+            if profile is None:
                 raise BadArtifact(
                     f'device "{device.name}" has no profile of {self.work.name}: put the one measured there in the '
                     f"workspace directory, as {file} there, or write in the cluster file "
                     'scale = { of = "profile.json", factor = 3.0 }'
                 )
-            if known.scheme != self.measured.scheme:
+            if profile.scheme != self.measured.scheme:
                 raise BadArtifact(
-                    f"{file}: has scheme {known.scheme}, but this machine's profile has {self.measured.scheme}: "
+                    f"{file}: has scheme {profile.scheme}, but this machine's profile has {self.measured.scheme}: "
                     "profile both under one `scheme`"
                 )
-            if device.runtime and device.runtime != known.conditions.runtime:
+            if device.runtime and device.runtime != profile.conditions.runtime:
                 if not device.assumed:
                     raise BadArtifact(
-                        f'{file}: was taken in {known.conditions.runtime}, but device "{device.name}" runs '
+                        f'{file}: was taken in {profile.conditions.runtime}, but device "{device.name}" runs '
                         f"{device.runtime}: profile it with `runtime` {device.runtime}, or leave runtime out of the "
                         "cluster file"
                     )
-                known = replace(known, conditions=replace(known.conditions, runtime=device.runtime))
+                profile = replace(profile, conditions=replace(profile.conditions, runtime=device.runtime))
             # A component on another device waits for its inputs; the runs of a profile follow each other directly.
             if device.name != cluster.start:
-                known = replace(known, overhead_s=known.overhead_s + known.conditions.waking_s)
-            found[device.name] = known if factor == 1.0 else scaled(known, factor)
-        return found
+                profile = replace(profile, overhead_s=profile.overhead_s + profile.conditions.waking_s)
+            by_device[device.name] = profile if factor == 1.0 else scaled(profile, factor)
+        return by_device
 
 
 def candidate(
@@ -131,8 +130,8 @@ def candidate(
     for argument, value in amounts.items():
         if value is not None:
             positive(argument, value)
-    for each in (profile, *(profiles or {}).values()):
-        require_own(work, profile=each, error=error)
+    for own_profile in (profile, *(profiles or {}).values()):
+        require_own(work, profile=own_profile, error=error)
     work = work.settled(profile.scheme)
     limits = replace(
         limits_for(work, user_limits(max_error, min_score, max_drop), keep_float, force_int8),
@@ -191,10 +190,10 @@ def place(
         objective = parse_objective(objective)
     if objective.energy or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
         cluster.refuse_without_watts()
-    for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
-        for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):
+    for candidate in candidates:  # measuring errors is slow: first refuse what needs no measurement
+        for _, device in (*candidate.limits.device_pins, *candidate.limits.device_exclusions):
             cluster.device(device)
-        each.device_profiles(cluster)
+        candidate.device_profiles(cluster)
     models = [_Judged(replace(candidate, work=candidate.work.telling(progress))) for candidate in candidates]
     for model, plan in zip(models, precisions_of, strict=False):
         model.allow(plan)
@@ -276,8 +275,8 @@ def _none_holds(models: Sequence["_Judged"], tried: Sequence[Answer]) -> str:
     candidate = models[index].candidate
     whose = f" of {candidate.name}" if len(models) > 1 else ""
     argument = candidate.limits.metric.argument
-    more = "lower" if argument == "min_score" else "raise"
-    return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: {more} `{argument}`"
+    direction = "lower" if argument == "min_score" else "raise"
+    return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: {direction} `{argument}`"
 
 
 class _Judged:
@@ -294,7 +293,9 @@ class _Judged:
 
     @cached_property
     def _meter(self) -> ErrorMeter:
-        return meters(self._work, self.candidate.measured, self.candidate.limits)[1]()
+        """What measures errors on all held-out inputs."""
+        scheme, work = self.candidate.measured.scheme, self._work
+        return work.meter(work.settled(scheme).switchable(scheme), None, self.candidate.limits.also, self.bound)
 
     def workload(self, cluster: Cluster) -> Workload:
         """The planner's view of the model, with the errors that the measured plans suggest."""

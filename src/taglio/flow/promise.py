@@ -92,23 +92,15 @@ def files_promise(delivered: int, changed: Sequence[str]) -> Promise:
     return Promise("files", plural(delivered, "file"), now, Verdict.BROKEN if changed else Verdict.HOLDS, detail)
 
 
-def speed_promise(then: Speedup | Figure, now: Speedup | Figure, *, same_processor: bool, base: str = "") -> Promise:
-    """Whether a speed-up, or a capacity as a multiple of the source's with one caller, reaches the lower end of what
-    was promised; on another processor it is only reported. `base` says if the source model is not the one of then."""
-    promise = Promise(speed_name(then), speed_text(then), speed_text(now), Verdict.HOLDS, base)
+def speed_promise(
+    name: str, then: Speedup | Figure, now: Speedup | Figure, *, same_processor: bool, detail: str = ""
+) -> Promise:
+    """Whether a speed-up, or a capacity as a multiple of the source's, reaches the lower end of what was promised; on
+    another processor it is only reported. `detail` says what it is measured beside."""
+    promise = Promise(name, str(then), str(now), Verdict.HOLDS, detail)
     if not same_processor:
         detail = "another processor: run taglio optimize on it for the fastest plan there"
         return replace(promise, verdict=Verdict.REPORTED, detail=detail)
     if now.high >= then.low:
         return promise
     return replace(promise, verdict=Verdict.BROKEN, detail="run taglio optimize again with these versions")
-
-
-def speed_name(speed: Speedup | Figure) -> str:
-    """The name of a promise of speed."""
-    return "speed-up" if isinstance(speed, Speedup) else "capacity"
-
-
-def speed_text(speed: Speedup | Figure) -> str:
-    """A speed-up, or a multiple of the source model's capacity, with its interval."""
-    return str(speed) if isinstance(speed, Speedup) else f"{speed.as_ratio()} that of the source with one caller"

@@ -59,13 +59,14 @@ def rated(work: Work, decision: Decision, goal: Goal, share: float) -> Ended:
     """
     entries = {_label(decision, entry): entry for entry in _entered(decision)}
     threads = min(available_cores(), goal.threads or available_cores())
-    with Deliveries(work) as there:
+    with Deliveries(work) as deliveries:
+        folders = {name: deliveries.root / f"model-{number}" for number, name in enumerate(entries)}
         models = {
-            name: _contender(work, name, entry, decision.of(work, entry).plan, there.root / f"model-{number}", threads)
-            for number, (name, entry) in enumerate(entries.items())
+            name: _contender(work, name, entry, decision.of(work, entry).plan, folders[name], threads)
+            for name, entry in entries.items()
         }
         seconds, burst_s, most_bytes = share * _SEARCH_S, burst_of(work.setup.run_s), work.setup.memory_bytes
-        tries = Tries(there.bench, models, there.root, goal, seconds, burst_s, most_bytes, work.progress)
+        tries = Tries(deliveries.bench, models, deliveries.root, goal, seconds, burst_s, most_bytes, work.progress)
         winner, float32 = decision.winner, decision.ledger.float32
         decisions: dict[str, Decision | None] = {_label(decision, winner): decision}
         if float32.holds:
@@ -80,7 +81,7 @@ def rated(work: Work, decision: Decision, goal: Goal, share: float) -> Ended:
                 finalists.append(choice)
         if not finalists:
             raise _nothing_fits(tries)
-        rate = _confirmed(work, there, tries, _fastest(tries, finalists), share * _CONFIRMED_S)
+        rate = _confirmed(work, deliveries, tries, _fastest(tries, finalists), share * _CONFIRMED_S)
     chosen = decisions[rate.model]
     assert chosen is not None, "finalists are accepted"
     return Ended(work.but(setup=work.setup.in_way(rate.way)), chosen, rate=rate, notes=_notes(rate))
@@ -122,7 +123,7 @@ def _contender(work: Work, name: str, entry: Entry, plan: Plan, folder: Path, th
         return dict(zip(manifest.outputs, map(np.asarray, executor.run(feed)), strict=True))
 
     inputs, _ = interface(components, manifest)
-    alone = why_alone(components, manifest, work.setup, inputs, run)
+    alone = why_alone(components, manifest, inputs, run, work.data.held_out.samples)
     sides = Sides(available_cores(), threads, joined=not alone, pools=entry.runtime == NAME)
     return Contender(name, entry.runtime, folder, sides, entry.name == FLOAT_RUN, alone)
 
@@ -141,19 +142,19 @@ def _fastest(tries: Tries, finalists: Sequence[Choice]) -> Choice:
 
     def value(index: int) -> float:
         if limit_s is None:
-            return fsum(log(there.ratio(index, 0)) for there in opened)
+            return fsum(log(fresh.ratio(index, 0)) for fresh in opened)
         rate = rate_of(opened, index, limit_s)
         return 0.0 if rate is None else rate.value
 
     return finalists[max(range(len(finalists)), key=value)]
 
 
-def _confirmed(work: Work, there: Deliveries, tries: Tries, best: Choice, seconds: float) -> Rate:
+def _confirmed(work: Work, deliveries: Deliveries, tries: Tries, best: Choice, seconds: float) -> Rate:
     """The rate of a model in a way, beside the source model with one caller and with as many as the way has runs, in so
     many seconds."""
-    begun, bench, way, limit_s = time.perf_counter(), there.bench, best.way, tries.goal.max_latency_s
+    begun, bench, way, limit_s = time.perf_counter(), deliveries.bench, best.way, tries.goal.max_latency_s
     sized = _sized(tries, best)
-    models = [sized, *(_source(there, callers) for callers in sorted({1, way.at_once}))]
+    models = [sized, *(_source(deliveries, callers) for callers in sorted({1, way.at_once}))]
     one, many = 1, len(models) - 1
     opened = openings(bench, models, tries.burst_s, _OPENINGS_SHARE * seconds, work.progress)
     capacity = figure([median(fresh.rates(0)) for fresh in opened])
@@ -163,7 +164,7 @@ def _confirmed(work: Work, there: Deliveries, tries: Tries, best: Choice, second
         rate, p95_s = kept.rate, kept.p95_s
         left_out += [kept.why] if kept.why else []
         floats = [rate_of(opened, source, limit_s) for source in range(one, len(models))]
-        base = max((known.value for known in floats if known is not None), default=None)
+        base = max((source_rate.value for source_rate in floats if source_rate is not None), default=None)
     left_s = max(0.0, begun + seconds - time.perf_counter())
     loads, too_long = under_loads(bench, sized.folder, capacity.value, left_s)
     return Rate(
@@ -196,7 +197,7 @@ def _sized(tries: Tries, choice: Choice) -> Sized:
     return Sized(choice.way, {items: tries.folder(Choice(choice.model, way)) for items, way in ways.items()})
 
 
-def _source(there: Deliveries, callers: int) -> Sized:
+def _source(deliveries: Deliveries, callers: int) -> Sized:
     """The source model on all cores, with so many callers of one session."""
     cores = available_cores()
-    return Sized(Way(cores, callers, spinning=True, shared=True), {1: there.source(cores, callers)})
+    return Sized(Way(cores, callers, spinning=True, shared=True), {1: deliveries.source(cores, callers)})

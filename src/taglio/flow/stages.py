@@ -139,8 +139,8 @@ def run(
 ) -> RunReport:
     """Time the built components beside the float model, both in `runtime` (None: the plan's)."""
     with held(folder):
-        work, measured, known, built = _reopen_built(folder)
-        result = run_model(work, measured, known, built, runs=runs, runtime=runtime, progress=progress)
+        work, measured, chosen, built = _reopen_built(folder)
+        result = run_model(work, measured, chosen, built, runs=runs, runtime=runtime, progress=progress)
         artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
 
@@ -148,17 +148,17 @@ def run(
 def run_steps(folder: Path, steps: int, runtime: str | None = None, progress: Progress | None = None) -> StepsReport:
     """Time the steps of a session beside the float model's, both in `runtime` (None: the plan's)."""
     with held(folder):
-        work, measured, known, built = _reopen_built(folder)
-        return time_run_steps(work.telling(progress), measured, known, built, steps=steps, runtime=runtime)
+        work, measured, chosen, built = _reopen_built(folder)
+        return time_run_steps(work.telling(progress), measured, chosen, built, steps=steps, runtime=runtime)
 
 
 def _reopen_built(folder: Path) -> tuple[Work, Profile, Plan, Built]:
     """What a workspace holds after its build stage. Raises BadArtifact if the components are of another plan."""
     work, measured = workspace.reopen_profiled(folder)
-    known = workspace.read_plan(folder, work, measured)
+    chosen = workspace.read_plan(folder, work, measured)
     built = read(folder / COMPONENTS, work.model.sha256)
-    workspace.built_from(folder, built, known)
-    return work, measured, known, built
+    workspace.built_from(folder, built, chosen)
+    return work, measured, chosen, built
 
 
 def quantize(

@@ -26,8 +26,8 @@ def numbers_of_threads(cores: int) -> list[int]:
 def with_threads(work: Work, plan: Plan | None = None) -> tuple[Work, Note | None]:
     """The work with as many threads as suit the source model in ONNX Runtime, or a `plan`, and a note where they were
     chosen or could not be raced. Beside a plan, the source is still raced with its own number."""
-    now, candidates = work.setup.threads, numbers_of_threads(available_cores())
-    numbers = candidates if plan is None else sorted({*candidates, now})
+    current, candidates = work.setup.threads, numbers_of_threads(available_cores())
+    numbers = candidates if plan is None else sorted({*candidates, current})
     if len(numbers) == 1:
         return work, None
     try:
@@ -40,9 +40,9 @@ def with_threads(work: Work, plan: Plan | None = None) -> tuple[Work, Note | Non
         others = " and ".join(f"{gain:.2f} × as fast as with {number}" for number, gain in gains.items())
         text = f"float32 runs with {plural(best, 'thread')}: {others}"
         return work.but(setup=replace(work.setup, threads=best)), Note(Kind.THREADS, text)
-    if gains.get(now, 1.0) < _WORTH:
+    if gains.get(current, 1.0) < _WORTH:
         return work, None
-    text = f"the plan runs with {plural(best, 'thread')}: {gains[now]:.2f} × as fast as with float32's {now}"
+    text = f"the plan runs with {plural(best, 'thread')}: {gains[current]:.2f} × as fast as with float32's {current}"
     setup = replace(work.setup, threads=best, source_threads=work.setup.threads_of_source)
     return work.but(setup=setup), Note(Kind.THREADS, text)
 
@@ -50,13 +50,13 @@ def with_threads(work: Work, plan: Plan | None = None) -> tuple[Work, Note | Non
 def _speeds(work: Work, plan: Plan | None, numbers: Sequence[int]) -> dict[int, float]:
     """By number of threads, the speed of the source model or a plan as a multiple of that with the first number, over a
     few openings. Raises MeasurementFailed for what cannot be run, and BadOption for what cannot be delivered."""
-    with Deliveries(work) as there:
+    with Deliveries(work) as deliveries:
         if plan is None:
-            folders = [there.source(number) for number in numbers]
+            folders = [deliveries.source(number) for number in numbers]
         else:
-            options, folders = work.setup.options(plan.runtime), [there.root / str(number) for number in numbers]
+            options, folders = work.setup.options(plan.runtime), [deliveries.root / str(number) for number in numbers]
             for number, folder in zip(numbers, folders, strict=True):
-                write_in_way(folder, there.folder(plan), replace(options, threads=number).way)
+                write_in_way(folder, deliveries.folder(plan), replace(options, threads=number).way)
         first, *others = folders
-        ratios = [1.0, *(speedup.ratio for speedup in compared(there.bench, first, others, _PATIENCE))]
+        ratios = [1.0, *(speedup.ratio for speedup in compared(deliveries.bench, first, others, _PATIENCE))]
     return dict(zip(numbers, ratios, strict=True))

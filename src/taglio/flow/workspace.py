@@ -62,14 +62,14 @@ def calibrated(work: Work) -> Calibrated:
     return Calibrated(work.data.calibration.sha256, version(), work.kept.all("ranges").get(""), floats)
 
 
-def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph, known: Calibrated) -> None:
-    """Store an opened model and what is `known` of int8, and remove what was made from another profile; `graph` is the
-    one that is profiled: flows depend on what failed in int8."""
+def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph, stored: Calibrated) -> None:
+    """Store an opened model and what is known of int8 to be `stored`, and remove what was made from another profile;
+    `graph` is the one that is profiled: flows depend on what failed in int8."""
     drop(folder, *MADE_FROM[PROFILE])
     artifact.write_model(folder / FLOAT_MODEL, float32)
     artifact.save(folder / f"{GRAPH}.json", GRAPH, sha256, graph)
     artifact.save(folder / f"{SETUP}.json", SETUP, sha256, setup)
-    artifact.save(folder / f"{CALIBRATED}.json", CALIBRATED, sha256, known)
+    artifact.save(folder / f"{CALIBRATED}.json", CALIBRATED, sha256, stored)
 
 
 def read_calibrated(folder: Path, sha256: str) -> Calibrated:
@@ -100,11 +100,11 @@ def reopen(folder: Path) -> Work:
                 raise BadArtifact(f"{path}: {problem}: put it back, or run taglio profile again") from None
         raise
     artifact.load(path, SETUP, Setup, model_sha256=work.model.sha256)
-    known = read_calibrated(folder, work.model.sha256)
-    if known.data_sha256 == work.data.calibration.sha256:
-        if known.ranges is not None:
-            work.kept.put(("ranges", ""), known.ranges)
-        floats = known.floats if known.version == version() else {}
+    stored = read_calibrated(folder, work.model.sha256)
+    if stored.data_sha256 == work.data.calibration.sha256:
+        if stored.ranges is not None:
+            work.kept.put(("ranges", ""), stored.ranges)
+        floats = stored.floats if stored.version == version() else {}
         for scheme, reasons in floats.items():
             work.kept.put(("floats", parse_scheme(scheme)), reasons)
     return work
@@ -148,20 +148,20 @@ def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
 def read_plan(folder: Path, work: Work, measured: Profile) -> Plan:
     """The workspace's plan. Raises BadArtifact if its scheme is not the profile's."""
     path = folder / f"{PLAN}.json"
-    known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
-    if known.scheme != measured.scheme:
+    plan = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
+    if plan.scheme != measured.scheme:
         raise BadArtifact(
-            f"{path}: has scheme {known.scheme}, but the profile has {measured.scheme}: run taglio plan again"
+            f"{path}: has scheme {plan.scheme}, but the profile has {measured.scheme}: run taglio plan again"
         )
-    return known
+    return plan
 
 
 def fits(path: Path, profile: Profile, graph: Graph) -> None:
     """Raise BadArtifact if a profile has other blocks or flows than the model, as one of another version may have."""
     timed = {block_time.block for block_time in profile.blocks} | {glue.flow for glue in profile.glue}
-    known = {block.name for block in graph.blocks} | {flow.name for flow in graph.flows}
-    if timed != known:
-        raise BadArtifact(f"{path}: does not fit the model ({min(timed ^ known)}): run taglio profile again")
+    named = {block.name for block in graph.blocks} | {flow.name for flow in graph.flows}
+    if timed != named:
+        raise BadArtifact(f"{path}: does not fit the model ({min(timed ^ named)}): run taglio profile again")
 
 
 def built_from(folder: Path, built: Built, plan: Plan) -> None:

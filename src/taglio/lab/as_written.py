@@ -2,20 +2,19 @@
 
 1. The reference is the source without ONNX Runtime's optimisations, with integer sums that do not saturate
    (model/written.py).
-2. The float model, which taglio plans with, runs with the optimisations of the set-up. On a few inputs, each run twice
-   in opposite orders, its answers are compared with the reference.
+2. The float model, which taglio plans with, runs with the optimisations of the set-up. On a few inputs its answers are
+   compared with the reference.
 3. If they agree within rounding, the float model answers all inputs: it is faster. Otherwise the source answers them,
    and the difference is said with its cause, which is computed and not guessed: the float model is run again with sums
    that do not saturate.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime import InferenceSession
 
 from taglio.error.tally import Tally, finite
 from taglio.errors import TaglioError, one_line, plural
@@ -58,51 +57,41 @@ def agreement_of(
     samples: Sequence[Mapping[str, np.ndarray]],
     options: SessionOptions,
     room_bytes: float | None = None,
-    unfolded: Callable[[], SourceModel] | None = None,
 ) -> Agreement:
     """Compare `model`, as ONNX Runtime runs it with `options`, with the source as `written` reads it, on `samples`.
-    `room_bytes` is the memory for answers (None: no limit). `unfolded` reads the source with its quantised operators,
-    if `written` folds them to float: how far the reference is from it is said."""
+    `room_bytes` is the memory for answers (None: no limit)."""
     if model.random or not samples:
         return Agreement()
-    names, label = list(model.outputs), model.name
-    run = _Runs(names, samples, label, bounded_outputs(model.proto))
+    names, label, bounded = list(model.outputs), model.name, bounded_outputs(model.proto)
     try:
         source = written()
         session = open_exact(source.proto, label, options.threads)
-        reference = Shelf((run.one(session, index) for index in range(len(samples))), room_bytes)
-        unstable = run.distance(session, reference, reversed(range(len(samples))))
+        reference = Shelf((run_session(session, names, sample, label) for sample in samples), room_bytes)
         del session, source  # and their memory
-        folding = "" if unfolded is None else run.distance_by_folding(unfolded(), reference, options.threads)
     except TaglioError as error:
         return Agreement(remark=f"errors are relative to ONNX Runtime's optimised answers: {one_line(error, 300)}")
-    inputs = plural(len(samples), "input")
-    if unstable > ROUNDING:
-        return Agreement(
-            remark=f"the model's answers depend on the order of requests: on {inputs} they differ by {unstable:.2%} in "
-            "reverse order, and errors include that"
-        )
 
-    def distances(proto: onnx.ModelProto) -> tuple[float, float]:
-        session = open_session(proto, replace(options, lean=True), label=label)
-        forwards = run.distance(session, reference, range(len(samples)))
-        return forwards, run.distance(session, reference, reversed(range(len(samples))))
+    def distance_of(proto: onnx.ModelProto) -> float:
+        session, tally = open_session(proto, replace(options, lean=True), label=label), Tally(names)
+        for sample, expected in zip(samples, reference, strict=True):
+            answers = dict(zip(names, run_session(session, names, sample, label), strict=True))
+            tally.add(expected, _beyond_rounding(expected, answers, bounded))
+        return float(finite(tally.value()))
 
-    forwards, backwards = distances(model.proto)
-    distance = max(forwards, backwards)
+    distance = distance_of(model.proto)
     if distance <= ROUNDING:
-        return Agreement(remark=folding)
+        return Agreement()
     exact = with_exact_sums(model.proto, fused=True)
-    saturates = exact is not model.proto and max(distances(exact)) < distance / 2.0
+    saturates = exact is not model.proto and distance_of(exact) < distance / 2.0
+    cause = "its optimisations change the answers"
     if saturates:
         cause = f"sums of its own u8×s8 products ({saturating_products(model.proto)}) saturate on this processor"
-    elif abs(forwards - backwards) > ROUNDING:
-        cause = "its optimisations change the answers, which then depend on the order of requests"
-    else:
-        cause = "its optimisations change the answers"
-    remark = f"ONNX Runtime's answers differ from those that the model's graph defines by {distance:.2%} on {inputs}"
-    remark = f"{remark}: {cause}; errors are relative to the graph's own answers"
-    return Agreement(distance, saturates, "; ".join(filter(None, (remark, folding))))
+    return Agreement(
+        distance,
+        saturates,
+        f"ONNX Runtime's answers differ from those that the model's graph defines by {distance:.2%} on "
+        f"{plural(len(samples), 'input')}: {cause}; errors are relative to the graph's own answers",
+    )
 
 
 def bounded_outputs(proto: onnx.ModelProto) -> frozenset[str]:
@@ -117,44 +106,12 @@ def bounded_outputs(proto: onnx.ModelProto) -> frozenset[str]:
     return frozenset(value.name for value in proto.graph.output if bounded.get(value.name))
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Runs of sessions on the same `samples`."""
+def _beyond_rounding(expected: Sequence[Any], answers: Mapping[str, Any], bounded: Collection[str]) -> list[Any]:
+    """`answers` by output; `bounded` ones that differ by no more than rounding at 1 have the `expected` values."""
 
-    names: list[str]
-    samples: Sequence[Mapping[str, np.ndarray]]
-    label: str
-    bounded: frozenset[str]
+    def is_rounding(name: str, left: Any, right: Any) -> bool:
+        same_shape = name in bounded and left.shape == right.shape
+        return same_shape and bool(np.allclose(left, right, rtol=0.0, atol=_AT_ONE, equal_nan=True))
 
-    def one(self, session: InferenceSession, index: int) -> list[np.ndarray]:
-        """The answers to one sample."""
-        return run_session(session, self.names, self.samples[index], self.label)
-
-    def distance(self, session: InferenceSession, reference: Sequence[list[np.ndarray]], order: Iterable[int]) -> float:
-        """The distance of a session's answers from the `reference`, run in this `order`."""
-        tally = Tally(self.names)
-        for index in order:
-            tally.add(reference[index], self._beyond_rounding(reference[index], self.one(session, index)))
-        return float(finite(tally.value()))
-
-    def _beyond_rounding(self, reference: Sequence[Any], answers: Sequence[Any]) -> list[Any]:
-        """`answers`, with the values of the reference for bounded outputs that differ by no more than rounding at 1."""
-
-        def same(name: str, left: Any, right: Any) -> bool:
-            return (
-                name in self.bounded
-                and left.shape == right.shape
-                and bool(np.allclose(left, right, rtol=0.0, atol=_AT_ONE, equal_nan=True))
-            )
-
-        triples = zip(self.names, reference, answers, strict=True)
-        return [left if same(name, left, right) else right for name, left, right in triples]
-
-    def distance_by_folding(self, unfolded: SourceModel, reference: Sequence[list[np.ndarray]], threads: int) -> str:
-        """A line on how far the `reference` is from the quantised source that it was folded from."""
-        session = open_exact(unfolded.proto, self.label, threads)
-        distance = self.distance(session, reference, range(len(self.samples)))
-        return (
-            f"folded to float, the model's answers differ from those of its quantised operators by {distance:.2%}; "
-            "errors are relative to the float ones"
-        )
+    pairs = zip(expected, answers.items(), strict=True)
+    return [left if is_rounding(name, left, right) else right for left, (name, right) in pairs]

@@ -34,8 +34,6 @@ from taglio.scratch import scratch
 WHOLE = "whole.onnx"
 # Inputs, of different shapes if possible, on which components must equal the whole model: as many as run in _PROVEN_S.
 _PROVEN, _PROVEN_S = 8, 20.0
-# Most elements of an input that is recorded where it is constant.
-_SMALL = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +184,6 @@ def assemble(work: Work, plan: Plan) -> Built:
             files.State(present, past, dtype_name(first[past].dtype), first[past].shape)
             for present, past in work.graph.states
         ),
-        constants=_constants(work.data.held_out.samples[:_PROVEN]),
     )
     return Built(
         manifest,
@@ -195,17 +192,6 @@ def assemble(work: Work, plan: Plan) -> Built:
         store=work.model.store,
         runtimes={part.device: plan.runtime_on(part.device) for part in parts},
         samples=tuple(covering(work.data.held_out.samples)[: work.within(_PROVEN_S).runs(_PROVEN)]),
-    )
-
-
-def _constants(samples: Sequence[Sample]) -> tuple[files.Constant, ...]:
-    """The small inputs that are the same in all of several samples."""
-    first, *others = samples
-    return tuple(
-        files.Constant(name, dtype_name(value.dtype), value.shape, tuple(value.ravel().tolist()))
-        for name, value in first.items()
-        if others and value.size <= _SMALL and all(np.array_equal(value, each[name]) for each in others)
-        if value.dtype.kind in "biuO" or (value.dtype.kind == "f" and np.isfinite(value).all())
     )
 
 

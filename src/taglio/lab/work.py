@@ -6,7 +6,7 @@ Results that are computed once (ranges, blocks that cannot be int8, builders, th
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -163,10 +163,8 @@ class Work:
     def _compared(self) -> Agreement:
         make_room(self.memory_bytes)
         samples = covering(self.data.held_out.samples)[: self.within(ENOUGH_S).runs(INPUTS)]
-        source = partial(as_written, self.source, self.setup.shapes)
-        unfolded = source if self.setup.requantize else None
         options = self.setup.options(NAME)
-        agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes, unfolded)
+        agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes)
         return replace(agreement, remark="") if self.setup.instead else agreement  # instead.py says what differs
 
     def _written(self) -> SourceModel:
@@ -200,8 +198,8 @@ class Work:
         """The model's own answers (as_written.py) to the first `count` inputs (None: all) of `data` (None: those held
         out); each is computed once."""
         data = data or self.data.held_out
-        known: Shelf = self.kept.once(("answers", data.sha256), lambda: Shelf((), self.outputs_bytes))
-        missing = data.samples[len(known) : count]
+        answers: Shelf = self.kept.once(("answers", data.sha256), lambda: Shelf((), self.outputs_bytes))
+        missing = data.samples[len(answers) : count]
         if missing:
             make_room(self.memory_bytes)
             written = None if self.agreement.agrees else self._written()
@@ -210,8 +208,8 @@ class Work:
             else:
                 session = open_exact(written.proto, self.name, self.setup.threads)
             for sample in missing:
-                known.append(run_session(session, self.outputs, sample, data.source))
-        return known if count is None or count >= len(known) else known[:count]
+                answers.append(run_session(session, self.outputs, sample, data.source))
+        return answers if count is None or count >= len(answers) else answers[:count]
 
     def all_float_answers(self) -> Iterator[list[Any]]:
         """The model's own answers to all held-out inputs, unseen ones last."""
@@ -262,8 +260,8 @@ class Work:
         labels = None if held_out.labels is None else held_out.labels[:count]
         metadata = {entry.key: entry.value for entry in self.model.proto.metadata_props}
         judges = [
-            judge_of(each, self.model.outputs, held_out.samples[:count], labels, metadata, held_out.names)
-            for each in (metric, *(bound.metric for bound in also))
+            judge_of(limited, self.model.outputs, held_out.samples[:count], labels, metadata, held_out.names)
+            for limited in (metric, *(bound.metric for bound in also))
         ]
         return Measure(metric, judges[0], tuple(zip(also, judges[1:], strict=True)))
 

@@ -21,26 +21,20 @@ _FINE_GAP, _NODES = 1e-3, 5000
 _OBJECTIVE_TOLERANCE = 1e-5
 
 
-def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
-    """Limits from name patterns. Raises BadOption for a pattern that matches nothing or contradicts another."""
+def pinned(graph: Graph, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
+    """Limits from name patterns. Raises BadOption for a pattern that matches nothing, contradicts another, or that a
+    block cannot keep."""
     names = match(graph, force_int8)
-    computing = tuple(name for name in names if not graph.block(name).movement)
+    computing = tuple(name for name in names if not graph.block(name).movement) or names
     floats = match(graph, keep_float, lambda block: "" if block.has_choice else block.refusal)
-    limits = Limits(max_error, floats, computing or names)
-    refuse_contradictions(graph, limits)
-    return limits
-
-
-def refuse_contradictions(graph: Graph, limits: Limits) -> None:
-    """Raise BadOption for pins that contradict each other or that a block cannot keep."""
-    both = set(limits.float_blocks) & set(limits.int8_blocks)
-    if both:
+    if both := {*floats} & {*computing}:
         raise BadOption(f"block {min(both)} is pinned to both float and int8: remove one of the pins")
-    for name in limits.int8_blocks:
+    for name in computing:
         block = graph.block(name)
         if block.refusal or block.movement:
             reason = block.refusal or "a movement operator follows its producer"
             raise BadOption(f"block {name} cannot be pinned to int8: {reason}")
+    return Limits(None, floats, computing)
 
 
 def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, float]:
@@ -57,7 +51,6 @@ def make_plan(
     independently. Its status is "infeasible" if pins force an error above the limit, or no plan that keeps them was
     found in time."""
     graph, error = tables.graph, tables.error
-    refuse_contradictions(graph, limits)
     noise: Mapping[str, float] = {}
     if limits.max_error is not None and error is not None:
         noise = noise_limits(error, limits.max_error, slack)

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from taglio.conformal import COVERAGE
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.model.graph import Graph
 from taglio.quantize.precision import FLOAT32, Precision, form_of
@@ -55,21 +54,20 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A predicted number and the interval that should contain a share `coverage` of measurements."""
+    """A predicted number and the interval that should contain nine of ten measurements."""
 
     low: float
     value: float
     high: float
-    coverage: float
 
     @classmethod
     def around(cls, value: float, ratio: float) -> "Interval":
         """The interval of a time, or of what is in proportion to one, whose profile has this `interval_ratio`."""
-        return cls(value / (1.0 + ratio), value, value * (1.0 + ratio), COVERAGE)
+        return cls(value / (1.0 + ratio), value, value * (1.0 + ratio))
 
     def times(self, factor: float) -> "Interval":
         """The same with the number and its interval multiplied by `factor`."""
-        return Interval(factor * self.low, factor * self.value, factor * self.high, self.coverage)
+        return Interval(factor * self.low, factor * self.value, factor * self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +214,7 @@ class Plan:
             return None
         usage = tuple(replace(use, replicas=left[use.device]) if use.replicas else use for use in self.usage)
         rate, share = self.predicted_rate_per_s, min(len(left[use.device]) / len(use.machines) for use in self.usage)
-        if rate is not None:
-            rate = Interval(rate.low * share, rate.value * share, rate.high * share, rate.coverage)
-        return replace(self, usage=usage, predicted_rate_per_s=rate)
+        return replace(self, usage=usage, predicted_rate_per_s=None if rate is None else rate.times(share))
 
     def levels(self) -> dict[str, int]:
         """Least level by block, without the blocks whose least level is 0."""

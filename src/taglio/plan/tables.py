@@ -1,10 +1,9 @@
 """The tables of a model on one machine, which predict any mix of forms. Measures and solves nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
 
-from taglio.conformal import COVERAGE
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits, Plan, Status, placements
@@ -22,15 +21,6 @@ class Tables:
     profile: Profile
     error: ErrorModel | None = None
 
-    def with_error(self, error: ErrorModel) -> "Tables":
-        """The same seconds with other noise."""
-        return replace(self, error=error)
-
-    @property
-    def float_s(self) -> float:
-        """Predicted seconds of one inference in float32."""
-        return predict(self.profile, self.graph, {}).total_s
-
     def latency(self, assignment: Assignment) -> Interval:
         """Predicted seconds of one inference."""
         return Interval.around(predict(self.profile, self.graph, assignment).total_s, self.profile.interval_ratio)
@@ -38,7 +28,7 @@ class Tables:
     def deviation(self, assignment: Assignment) -> Interval:
         """Predicted error; NaN without a study."""
         if self.error is None:
-            return Interval(0.0, nan, nan, 0.0)
+            return Interval(0.0, nan, nan)
         return error_interval(self.error, self.error.predict(self.graph, assignment))
 
     def describe(
@@ -69,4 +59,4 @@ class Tables:
 
 def error_interval(model: ErrorModel, error: float) -> Interval:
     """A predicted `error` with the upper end that `model` gives it."""
-    return Interval(0.0, error, model.upper(error), COVERAGE)
+    return Interval(0.0, error, model.upper(error))

@@ -20,10 +20,10 @@ def chosen(material: Material) -> list[Part]:
         ("way", str(rate.way)),
         ("model", f"{rate.model} in {runtime_title(rate.runtime)}"),
         ("capacity", rate.capacity_per_s.as_rate("items")),
-        ("beside float32, one caller", rate.over_one.as_ratio()),
+        ("beside float32, one caller", str(rate.over_one)),
     ]
     if rate.callers > 1:
-        facts.append((f"beside float32, {rate.callers} callers", rate.over_many.as_ratio()))
+        facts.append((f"beside float32, {rate.callers} callers", str(rate.over_many)))
     if rate.limit:
         facts.append(("limit on latency", f"{rate.limit} for 19 of 20 requests"))
     if rate.rate_per_s is not None:

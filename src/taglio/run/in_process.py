@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 import numpy as np
 
 from taglio.components.build import Manifest
+from taglio.deploy.verify import Compute, taking_turns
 from taglio.errors import BadData, MeasurementFailed
 from taglio.profile.rounds import turns
 from taglio.profile.wall_time import WallTime, summarize
@@ -100,12 +101,9 @@ class Executor:
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
-            opened = _opened(folder / piece.file, place, options)
-            self._pieces.append(
-                _OpenPiece(
-                    piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs]
-                )
-            )
+            inputs, outputs = ([port.name for port in ports] for ports in (piece.inputs, piece.outputs))
+            compute = _opened(folder / piece.file, place, options, outputs)
+            self._pieces.append(_OpenPiece(piece.name, compute, inputs, outputs))
         first = self._pieces[0]
         self._whole = first if (first.inputs, first.outputs) == ([*manifest.inputs], [*manifest.outputs]) else None
         self.runtime = runtime or manifest.pieces[0].runtime
@@ -128,7 +126,7 @@ class Executor:
         """The model's outputs for one feed; if `seconds` is given, each component's time is added to it. May be called
         from several threads at once."""
         if self._whole is not None and seconds is None and feed.keys() == self._names:
-            return self._whole.session.run(self._whole.outputs, feed)
+            return self._whole.compute(feed)
         tensors = self.tensors(feed, seconds)
         return [tensors[name] for name in self.manifest.outputs]
 
@@ -140,45 +138,28 @@ class Executor:
         tensors = dict(feed)
         for piece in self._pieces:
             start = time.perf_counter()
-            values = piece.session.run(piece.outputs, {name: tensors[name] for name in piece.inputs})
+            values = piece.compute({name: tensors[name] for name in piece.inputs})
             if seconds is not None:
                 seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
             tensors.update(zip(piece.outputs, values, strict=True))
         return tensors
 
 
-def _opened(path: Path, place: str, options: SessionOptions) -> Session:
-    """The model at `path`, ready for as many runs at once as `options` say. In ONNX Runtime, a run of one thread
-    computes in its caller's, so one session serves all callers and holds the weights once; runs of several threads
-    have a session with a pool of threads each."""
+def _opened(path: Path, place: str, options: SessionOptions, outputs: list[str]) -> Compute:
+    """What computes the `outputs` of the model at `path`, for as many runs at once as `options` say. In ONNX Runtime, a
+    run of one thread computes in its caller's, so one session serves all callers and holds the weights once; runs of
+    several threads have a session with a pool of threads each."""
     sessions = options.at_once if place == NAME and options.threads > 1 else 1
-    opened = [opener(place)(path, options) for _ in range(sessions)]
-    return opened[0] if sessions == 1 else _TakingTurns(opened)
-
-
-class _TakingTurns:
-    """Sessions of one model, each of which answers one caller at a time."""
-
-    def __init__(self, sessions: Sequence[Session]) -> None:
-        self._free: SimpleQueue[Session] = SimpleQueue()
-        for session in sessions:
-            self._free.put(session)
-
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As `Session.run`, in a session that is free."""
-        session = self._free.get()
-        try:
-            return session.run(output_names, input_feed)
-        finally:
-            self._free.put(session)
+    computes = [partial(opener(place)(path, options).run, outputs) for _ in range(sessions)]
+    return computes[0] if sessions == 1 else taking_turns(computes)
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenPiece:
-    """A component's session, and the tensors that it reads and writes."""
+    """A component's name, what computes it, and the tensors that it reads and writes."""
 
     name: str
-    session: Session
+    compute: Compute
     inputs: list[str]
     outputs: list[str]
 

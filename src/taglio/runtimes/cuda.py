@@ -110,11 +110,6 @@ class CudaSession:
         self._session = self._open(False)
 
 
-def properties(place: str) -> dict[str, str]:
-    """The settings that a place fixes, by name: the provider, its option, and whether the model is made float16."""
-    return {"provider": CUDA, "use_tf32": str(int(place == TF32)), "float16": str(int(place == F16))}
-
-
 def offered() -> bool:
     """Whether this ONNX Runtime was built for CUDA."""
     return CUDA in ort.get_available_providers()
@@ -139,7 +134,7 @@ def open_session(path: Path, options: SessionOptions) -> CudaSession:
     model = _converted(path) if options.runtime == F16 else path
 
     def open_(captures: bool) -> ort.InferenceSession:
-        settings = (("use_tf32", properties(options.runtime)["use_tf32"]), ("enable_cuda_graph", str(int(captures))))
+        settings = (("use_tf32", str(int(options.runtime == TF32))), ("enable_cuda_graph", str(int(captures))))
         on_gpu = replace(options, providers=(CUDA, *PROVIDERS), provider=settings)
         session = onnxruntime.open_session(model, on_gpu, label=path.name)
         if session.get_providers()[0] != CUDA:

@@ -55,11 +55,6 @@ def note_precision(proto: onnx.ModelProto, float32: Collection[str] | None) -> N
         proto.metadata_props.add(key=_NOTE, value=json.dumps([*float32]))
 
 
-def has_bfloat16(proto: onnx.ModelProto) -> bool:
-    """Whether a note says that float parts of `proto` compute in bfloat16."""
-    return any(entry.key == _NOTE for entry in proto.metadata_props)
-
-
 def noted_float32(model: Any) -> list[str] | None:
     """The tensors that an openvino.Model computes in float32 beside bfloat16, by its note; None without one."""
     path = ["framework", _NOTE]  # where OpenVINO puts the metadata of an ONNX file

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import onnx
 
 from taglio import weights
 from taglio.errors import BadOption, one_line
 from taglio.runtimes import cuda, onnxruntime, onnxruntime_words, openvino, openvino_words
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.openvino_marks import has_bfloat16
 from taglio.runtimes.way import Way
 
 
@@ -60,13 +58,6 @@ def opener(runtime: str) -> Open:
 def why_failed(error: object, limit: int = 300) -> str:
     """Why a runtime failed, on one line: without source files, signatures and checks."""
     return one_line(openvino_words.without_sources(onnxruntime_words.without_sources(error)), limit)
-
-
-def properties(place: str, proto: onnx.ModelProto) -> dict[str, str]:
-    """The runtime's own settings that `place` fixes for a model, by name."""
-    if place in cuda.PLACES:
-        return cuda.properties(place)
-    return {} if place == onnxruntime.NAME else openvino.properties(has_bfloat16=has_bfloat16(proto))
 
 
 def in_way(package: str, settings: Mapping[str, Any], way: Way) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from taglio.error.compared import as_array
 from taglio.error.tally import Outputs, Tally, finite
 from taglio.errors import plural
 from taglio.lab.build import quantized
-from taglio.lab.side_by_side import ErrorOf, answer, opened
+from taglio.lab.side_by_side import answer, opened
 from taglio.lab.work import Work
 from taglio.notes import Kind, Note
 from taglio.plan.result import Limits, Plan
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
-from taglio.runtimes.session import Session
 from taglio.search.ledger import Answers
 from taglio.search.unseen import LIKELY, UPPER, Rejected, Unseen, selected_note, share_worse, unseen_note
 
@@ -28,11 +27,11 @@ def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
     options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that it
     cannot run on, BadModel for a model that its runtime rejects.
     """
-    there = work.setup.options(plan.runtime if plan else "")
+    options = work.setup.options(plan.runtime if plan else "")
     # Where the float model is the reference, running it again would show only random answers.
-    if plan is None and there.runtime == NAME and work.agreement.agrees:
+    if plan is None and options.runtime == NAME and work.agreement.agrees:
         return _References(work, limits).answers(lambda _, wanted: wanted)
-    return _answers_in(work, quantized(work, plan) if plan else work.model.proto, there, limits)
+    return _answers_in(work, quantized(work, plan) if plan else work.model.proto, options, limits)
 
 
 def source_answers(work: Work, limits: Limits) -> Answers:
@@ -74,19 +73,6 @@ class _References:
             tally.add(wanted, outputs)
             hits.add(index, outputs)
         return _answers(self._work, tally, self._own, hits.share(), self._limits)
-
-
-def judged_on(work: Work, limits: Limits, count: int) -> ErrorOf:
-    """What measures a model's error on the first `count` held-out inputs, to be compared with the limit."""
-    samples = work.data.held_out.samples[:count]
-
-    def error_of(session: Session) -> float:
-        tally = Tally(work.parts, work.measure(limits.metric, limits.also, count), watched=True)
-        for sample, reference in zip(samples, work.float_answers(count), strict=True):
-            tally.add(reference, answer(work, session, sample))
-        return tally.judged(inf if limits.max_error is None else limits.max_error)
-
-    return error_of
 
 
 def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: Limits) -> Answers:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taglio.error.model import ErrorModel
-from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
+from taglio.errors import BadData, BadModel, Infeasible, MeasurementFailed, TaglioError
 from taglio.lab.side_by_side import race
 from taglio.lab.work import Work, require_own
 from taglio.plan.result import Interval, Limits, Plan
@@ -15,9 +15,9 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import answers, source_answers
-from taglio.search.explore import FEWEST, PlaceSearch, meters
+from taglio.search.explore import FEWEST, PlaceSearch, meter_of
 from taglio.search.finalists import Verdict, as_predicted, as_profiled, float_in, judge, on_one_scale
-from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, FloatModels, Ledger
+from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places, Variant
 from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.search.places import studied
 from taglio.search.search import best, least_error
@@ -113,60 +113,56 @@ def decide(
     model: ErrorModel,
     limits: Limits,
     *,
-    floats: FloatModels | None = None,
+    places: Places | None = None,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
-    `floats` is the float model in each place where a model may be deployed (None: the measured places, without errors
-    of its own).
+    `places` has the float model in every place (None: in the measured ones, without errors of its own).
     """
-    if limits.max_error is None:
-        raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
-    floats = floats or FloatModels(dict.fromkeys(measured, 0.0))
+    places = places or Places(tuple(Measurement(Variant(place, FLOAT_RUN)) for place in measured))
     first = next(iter(measured.values()))
-    work = work.settled(first.scheme).in_place(next(iter(floats.errors)))
-    meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
+    work = work.settled(first.scheme).in_place(next(iter(places.errors)))
+    meter = meter_of(work.in_place(studied(measured)), first, limits, model.samples)
     searches: dict[str, PlaceSearch] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            there = PlaceSearch(work.in_place(place), profile, model, limits, floats.errors[place], (meter, full))
-            there.explore()
-            searches[place] = there
+            search = PlaceSearch(work.in_place(place), profile, model, limits, places.errors[place], meter)
+            search.explore()
+            searches[place] = search
         except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not searches:
         raise refusals[0]
-    again_s = FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
+    again_s = FEWEST * meter.evaluation_s
     best_place = next(iter(searches))
 
     def ledger() -> Ledger:
-        return on_one_scale({place: there.ledger for place, there in searches.items()}, floats)
+        return on_one_scale({place: search.ledger for place, search in searches.items()}, places)
 
     def search_again(place: str, room: float, is_needed: bool) -> Ledger | None:
-        there = searches[place if place in searches else best_place]
-        is_worth_it = is_needed or again_s <= work.budget.plans_s
-        return ledger() if is_worth_it and there.search_again(room) else None
+        is_worth_it = place in searches and (is_needed or again_s <= work.budget.plans_s)
+        return ledger() if is_worth_it and searches[place].search_again(room) else None
 
     judged = judge(work, ledger(), limits, search_again)
     place = best_place if judged.winner is None else judged.winner.runtime
-    there = searches[place if place in searches else best_place]
-    return decision_of(work, judged, there.profile, there.error, there.meter.samples)
+    search = searches.get(place, searches[best_place])
+    return decision_of(work, judged, search.profile, search.error, meter.samples)
 
 
-def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits, floats: FloatModels) -> Decision:
+def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits, places: Places) -> Decision:
     """The decision where no mix of forms can be faster than float: the fastest float model of all places. `profile` has
     float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
     entries = []
-    for name, assignment, error in ((FLOAT_RUN, {}, floats.errors[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
+    for name, assignment, error in ((FLOAT_RUN, {}, places.errors[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
         plan = Tables(work.graph, profile).describe(limits, assignment)
-        plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
+        plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
         entries.append(Entry(plan, error, holds, name))
     by_name = {entry.key: entry for entry in as_profiled(profile, entries)}
-    return _among(work, profile, {place: Ledger(by_name, place, profile.conditions.others)}, limits, floats)
+    return _among(work, profile, {place: Ledger(by_name, place, profile.conditions.others)}, limits, places)
 
 
 def best_so_far(
@@ -174,7 +170,7 @@ def best_so_far(
     profile: Profile,
     tried: Mapping[str, Ledger],
     limits: Limits,
-    floats: FloatModels,
+    places: Places,
 ) -> Decision:
     """The decision among float, all int8 and the best plan that was `tried` in each place, by their predicted times,
     for a search that was stopped."""
@@ -185,7 +181,7 @@ def best_so_far(
         some = [*plain, *(replace(entry, name="plan 1") for entry in best(solved, 1))]
         entries = {entry.key: as_predicted(entry) for entry in some}
         by_place[place] = replace(ledger, entries={**ledger.entries, **entries})
-    return _among(work.settled(profile.scheme), profile, by_place, limits, floats)
+    return _among(work.settled(profile.scheme), profile, by_place, limits, places)
 
 
 def _among(
@@ -193,11 +189,11 @@ def _among(
     profile: Profile,
     by_place: Mapping[str, Ledger],
     limits: Limits,
-    floats: FloatModels,
+    places: Places,
 ) -> Decision:
     """The decision among finalists of each place, without a study of errors."""
-    work = work.in_place(next(iter(floats.errors)))
-    judged = judge(work, on_one_scale(by_place, floats), limits)
+    work = work.in_place(next(iter(places.errors)))
+    judged = judge(work, on_one_scale(by_place, places), limits)
     return decision_of(work, judged, profile, None, len(work.data.held_out.samples))
 
 

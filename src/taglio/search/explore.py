@@ -5,9 +5,9 @@ So plans are raced, and the profile is refined around the fastest. Plans by simp
 are wrong, the clock shows it. Whether a plan is truly faster than float is for confirm.py to say.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from math import inf
 
 from taglio.error.correct import corrected
@@ -15,19 +15,18 @@ from taglio.error.judge import fewest_samples
 from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
+from taglio.error.runtime_part import left_for_int8, together
 from taglio.errors import BadModel, Infeasible
 from taglio.lab.build import quantized
 from taglio.lab.side_by_side import race
 from taglio.lab.work import Work
-from taglio.plan.result import Limits
+from taglio.plan.result import Interval, Limits
 from taglio.plan.tables import Tables
 from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Timed
 from taglio.quantize.precision import Assignment, Forms
-from taglio.search.answers import judged_on
-from taglio.search.as_built import AsBuilt
 from taglio.search.finalists import as_profiled, finalists
 from taglio.search.ledger import INT8_RUN, PLAIN, Entry, Ledger
 from taglio.search.limits import infeasible
@@ -38,16 +37,14 @@ from taglio.search.search import from_rule, least_error, predicted_by, search
 FEWEST = 3
 # Where predictions are off by more than this share, they rule no plan out.
 UNSURE = 0.1
-# Errors of plans that are raced are measured if that takes no longer than this.
-_JUDGED_S = 30.0
 
 
 class PlaceSearch:
     """The search in one place: its tables, which measurements refine, and the plans tried, with all races in it on one
     scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured.
 
-    `base` is the error of the float model in the place that `work` is set up for, `meters` are those of the function of
-    this name.
+    `base` is the error of the float model in the place that `work` is set up for: as vectors add, it leaves the forms a
+    part of the limit. `meter` measures the errors of plans.
     """
 
     def __init__(
@@ -57,11 +54,12 @@ class PlaceSearch:
         error: ErrorModel,
         limits: Limits,
         base: float,
-        meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
+        meter: ErrorMeter,
     ) -> None:
-        self.work, self.profile, self.error = work, profile, error
-        self.meter, self._full = meters
-        self._place = AsBuilt(limits, base)
+        self.work, self.profile, self.error, self._meter = work, profile, error, meter
+        assert limits.max_error is not None, "a search keeps a limit"
+        self._limits, self._base = limits, base
+        self._bound = left_for_int8(limits.max_error, base)
         self._studied = error
         self._entries = dict[Forms, Entry]()
         self._others = 0.0
@@ -70,7 +68,7 @@ class PlaceSearch:
     def ledger(self) -> Ledger:
         """The plans tried, as expected in this place; if none was raced, float and all int8 have the times of the
         profile."""
-        entries = [self._place.deployed(self._predicted(entry)) for entry in self._entries.values()]
+        entries = [self._deployed(self._predicted(entry)) for entry in self._entries.values()]
         others = self._others
         if not self._raced:
             entries, others = as_profiled(self.profile, entries), self.profile.conditions.others
@@ -87,14 +85,11 @@ class PlaceSearch:
 
     def explore(self) -> None:
         """Solve and measure plans, race the best, refine the tables by their kernels, solve again, and race what is
-        then predicted to be faster. If nothing holds on the inputs of the meter, all inputs decide. Raises Infeasible
-        if nothing holds there either, and BadModel if float or all-int8 does not run."""
+        then predicted to be faster. Raises Infeasible if nothing holds, and BadModel if float or all-int8 does not
+        run."""
         work, budget = self.work, self.work.budget
         self._try_rules()
         self._solve(budget.solved)
-        if not self._holding and self._use_all_inputs():
-            self._try_rules()
-            self._solve(budget.solved)
         if not self._holding:
             raise self._infeasible()
         # What is delivered if the search is stopped from here on.
@@ -106,27 +101,22 @@ class PlaceSearch:
         if not holding:  # what holds was refused
             return
         leader = min(holding, key=lambda entry: entry.measured_s)
-        self._place = self._place.following(leader, self._entries.values())
         if not all(timed.kernels for _, timed in runs.values()):
             return
         self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
-        self._judge(self._able(self._entries.values()))
         self._solve(budget.solved_again)
         self._entries = {forms: self._predicted(entry) for forms, entry in self._entries.items()}
-        new = finalists(self._able(self._entries.values()), but=self._raced)
+        new = finalists(self._able, but=self._raced)
         leader_s = self._entries[leader.forms].predicted_s
         if faster := [entry for entry in new if entry.predicted_s < leader_s]:
             self._race(faster, kernels=False)
 
     def search_again(self, room: float) -> bool:
-        """Plan again within the share `room` of the limit, with errors on all inputs, and race what is new. False if
-        there is nothing new to measure."""
-        if not self._use_all_inputs() and room == 1.0:
-            return False
+        """Plan again within the share `room` of the limit, and race what is new. False if nothing is."""
         raced = self._raced
-        solved = self._solve(self.work.budget.solved, room)
-        new = solved if raced else self._entries.values()
-        if chosen := finalists(self._able(new), but=raced, most=self.most):
+        solved = {entry.forms for entry in self._solve(self.work.budget.solved, room)}
+        new = [entry for entry in self._able if not raced or entry.forms in solved]
+        if chosen := finalists(new, but=raced, most=self.most):
             self._race(chosen, kernels=False)
         return bool(chosen)
 
@@ -135,22 +125,32 @@ class PlaceSearch:
         return [entry for entry in self._entries.values() if entry.wall is not None]
 
     @property
+    def _able(self) -> list[Entry]:
+        """Those that were not refused in a race."""
+        return [entry for entry in self._entries.values() if not entry.refused]
+
+    @property
+    def _within(self) -> Limits:
+        """The limits of the search."""
+        return replace(self._limits, max_error=self._bound)
+
+    @property
     def _holding(self) -> list[Entry]:
         return [entry for entry in self._entries.values() if entry.holds]
 
     def _try_rules(self) -> None:
         """Begin with float, all-int8 and plans by simple rules."""
-        tables, limits = Tables(self.work.graph, self.profile, self._studied), self._place.within
+        tables, limits = Tables(self.work.graph, self.profile, self._studied), self._within
         self._entries = {}
         for name, assignment in by_rules(tables.graph, self.profile, limits).items():
-            measured = self.meter.evidence(assignment)
+            measured = self._meter.evidence(assignment)
             self._add(from_rule(name, tables, limits, measured))
 
     def _infeasible(self) -> Infeasible:
         """Why no plan holds."""
-        limits = self._place.within
+        limits = self._within
         least = least_error(self.work.graph, limits, self._entries.values())
-        lost = "" if least.error < inf else self.meter.tally(least.assignment).lost()
+        lost = "" if least.error < inf else self._meter.tally(least.assignment).lost()
         return infeasible(limits, least.error, lost)
 
     def _may_gain(self) -> bool:
@@ -160,30 +160,14 @@ class PlaceSearch:
         fastest_s = min(entry.predicted_s for entry in self._holding)
         return not floats or fastest_s <= (1.0 - self.work.budget.gain) * floats[0]
 
-    def _use_all_inputs(self) -> bool:
-        """Measure errors on all inputs from here on; False if that was so before."""
-        if self._full() is self.meter:
-            return False
-        self.meter = self._full()
-        return True
-
     def _race(self, chosen: Sequence[Entry], *, kernels: bool = True) -> dict[str, tuple[Assignment, Timed]]:
-        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
-        Returns the runs of those that ran, as a profile names them. Kernels are timed too unless that takes too long.
-        Raises BadModel or BadData if float or all-int8 does not run."""
-        work, count = self.work, self.meter.samples
+        """Race the `chosen` plans beside float. Returns the runs of those that ran, as a profile names them. Kernels
+        are timed too unless that takes too long. Raises BadModel or BadData if float or all-int8 does not run."""
+        work = self.work
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {_as_run(entry.name): partial(quantized, work, entry.plan) for entry in chosen}
-        unsure = [_as_run(entry.name) for entry in chosen if self._place.unsure(entry)]
-        judged = unsure if work.setup.run_s * count * len(unsure) <= _JUDGED_S else []
         is_affordable = len(chosen) <= work.within(work.budget.refine_s).models()
-        raced = race(
-            work,
-            models,
-            work.budget.refine_s,
-            kernels=kernels and is_affordable,
-            losses=dict.fromkeys(judged, judged_on(work, self._place.limits, count)),
-        )
+        raced = race(work, models, work.budget.refine_s, kernels=kernels and is_affordable)
         float_run = raced.timed[FLOAT_RUN]  # the first model of a race is never refused
         before = [entry.measured_s for entry in self._raced if entry.name == FLOAT_RUN]
         scale = before[0] / float_run.wall.median_s if before else 1.0
@@ -197,25 +181,23 @@ class PlaceSearch:
                 continue
             timed = raced.timed[name]
             runs[name] = entry.assignment, timed
-            built = timed.loss if 0.0 < (timed.loss or 0.0) < inf else None
-            self._entries[entry.forms] = replace(entry, wall=timed.wall.times(scale), built=built)
-        self._judge(self._raced)
+            self._entries[entry.forms] = replace(entry, wall=timed.wall.times(scale))
         self._others = max([self._others, float_run.others, *(timed.others for _, timed in runs.values())])
         return runs
 
     def _solve(self, rounds: int, room: float = 1.0) -> list[Entry]:
         """Solve and measure plans within the share `room` of the limit, and correct the error model."""
-        work, meter, limits = self.work, self.meter, self._place.within
+        work, meter = self.work, self._meter
         rounds = min(rounds, Effort(work.budget.plans_s, meter.evaluation_s).runs(work.budget.solved, FEWEST))
         solved = search(
             Tables(work.graph, self.profile, self._studied),
-            replace(limits, max_error=room * self._place.bound),
+            replace(self._limits, max_error=room * self._bound),
             meter,
             rounds=rounds,
             effort=work.effort,
             progress=work.progress,
         )
-        self.error = corrected(self._studied, work.graph, [*meter.measured.values()], self._place.bound)
+        self.error = corrected(self._studied, work.graph, [*meter.measured.values()], self._bound)
         for entry in solved:
             self._add(entry)
         return [self._entries[entry.forms] for entry in solved]
@@ -227,17 +209,16 @@ class PlaceSearch:
         name, solved = before.name or entry.name, before.solved or entry.solved
         self._entries[entry.forms] = replace(kept, name=name, solved=solved)
 
-    def _judge(self, entries: Iterable[Entry]) -> None:
-        """Judge plans by the errors that are expected of them as built."""
-        self._entries |= {entry.forms: entry for entry in self._place.judged(self.work.graph, entries)}
-
-    def _able(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those that were not refused in a race."""
-        return [entry for entry in entries if not entry.refused]
-
     def _predicted(self, entry: Entry) -> Entry:
         """A plan as the tables predict it now."""
         return predicted_by(Tables(self.work.graph, self.profile, self.error), entry)
+
+    def _deployed(self, entry: Entry) -> Entry:
+        """A plan of the search as expected in this place, under the full limits."""
+        predicted = entry.plan.predicted_error
+        ends = (together(end, self._base) for end in (predicted.low, predicted.value, predicted.high))
+        plan = replace(entry.plan, limits=self._limits, predicted_error=Interval(*ends))
+        return replace(entry, plan=plan).with_error(together(entry.error, self._base), holds=entry.holds)
 
 
 def _as_run(name: str) -> str:
@@ -245,22 +226,17 @@ def _as_run(name: str) -> str:
     return name if name == FLOAT_RUN else f"finalist {name}"
 
 
-def meters(
-    work: Work, profile: Profile, limits: Limits, inputs: int = 0
-) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
-    """Two meters of a plan's error: one for searching, on as many held-out inputs as the budget has for that, or as
-    many `inputs` as were studied, but as many as the metrics need; and what makes the one on all inputs (the same meter
-    if those are all)."""
+def meter_of(work: Work, profile: Profile, limits: Limits, inputs: int = 0) -> ErrorMeter:
+    """What measures a plan's error in the search: on as many held-out inputs as the budget has for that, or as many
+    `inputs` as were studied, but as many as the metrics need. All held-out inputs judge the plan that wins."""
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(bound.metric for bound in limits.also)]))
     verify_s = work.budget.verify_s
     count = work.within(verify_s).runs(max(work.budget.verify_inputs, inputs), fewest)
-    first = work.meter(switchable, count, limits.also, limit)
-    if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
-        each_s = first.evaluation_s / first.samples
-        first = work.meter(switchable, Effort(verify_s, each_s).runs(first.samples, fewest), limits.also, limit)
-    if first.samples == len(work.data.held_out.samples):
-        return first, lambda: first
-    return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
+    meter = work.meter(switchable, count, limits.also, limit)
+    if meter.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
+        each_s = meter.evaluation_s / meter.samples
+        meter = work.meter(switchable, Effort(verify_s, each_s).runs(meter.samples, fewest), limits.also, limit)
+    return meter

@@ -7,6 +7,7 @@ confirm.py. Solves and times nothing.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from taglio.errors import BadData, BadModel, one_line, plural
 from taglio.lab.work import Work
@@ -15,7 +16,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.profile.wall_time import WallTime
 from taglio.search.answers import answers
-from taglio.search.ledger import PLAIN, Answers, Entry, FloatModels, Key, Ledger
+from taglio.search.ledger import PLAIN, Answers, Entry, Key, Ledger, Places
 from taglio.search.search import best
 from taglio.search.unseen import CANDIDATES, Rejected, rejection
 
@@ -37,14 +38,14 @@ def finalists(tried: Iterable[Entry], but: Sequence[Entry] = (), most: int = 100
     return [entry for entry in others if entry in fastest] + plain
 
 
-def on_one_scale(raced: Mapping[str, Ledger], floats: FloatModels) -> Ledger:
+def on_one_scale(raced: Mapping[str, Ledger], places: Places) -> Ledger:
     """The ledgers of all places as one. Each is scaled by its float model to the race of float in every place, and
     float in places without a race of their own takes part too. In the first place float stands for the source."""
-    first = next(iter(floats.errors))
+    first = next(iter(places.errors))
     entries = dict[Key, Entry]()
     template = next(iter(raced.values())).float32
-    for place, base in floats.errors.items():
-        ledger, float_time = raced.get(place), floats.times.get(place)
+    for place, base in places.errors.items():
+        ledger, float_time = raced.get(place), places.times.get(place)
         if ledger is not None:
             scale = 1.0 if float_time is None else float_time.median_s / ledger.float32.measured_s
             entries |= {
@@ -53,7 +54,7 @@ def on_one_scale(raced: Mapping[str, Ledger], floats: FloatModels) -> Ledger:
             }
         elif float_time is not None:
             entries[FLOAT_RUN, place] = float_in(place, template, base, float_time)
-    return Ledger(entries, first, max([floats.others, *(ledger.others for ledger in raced.values())]))
+    return Ledger(entries, first, max([places.others, *(ledger.others for ledger in raced.values())]))
 
 
 def float_in(place: str, float_plan: Entry, base: float, wall: WallTime) -> Entry:
@@ -66,8 +67,8 @@ def float_in(place: str, float_plan: Entry, base: float, wall: WallTime) -> Entr
         status="measured",
         gap=0.0,
         measured_error=base,
-        predicted_latency_s=Interval(seconds, seconds, seconds, float_plan.plan.predicted_latency_s.coverage),
-        predicted_error=Interval(base, base, base, 0.0),
+        predicted_latency_s=Interval(seconds, seconds, seconds),
+        predicted_error=Interval(base, base, base),
     )
     limit = plan.limits.max_error
     holds = not plan.limits.int8_blocks and (limit is None or base <= limit)
@@ -107,8 +108,8 @@ class Verdict:
         return len(self.rejected) + (answers is not None and answers.unseen is not None)
 
 
-# What plans again, given the place ("": the first), the share of the limit to keep within, and whether no finalist
-# holds. Returns all plans then; None if it has nothing new.
+# What plans again, given the place, the share of the limit to keep within, and whether no finalist holds. Returns all
+# plans then; None if it has nothing new.
 SearchAgain = Callable[[str, float, bool], Ledger | None]
 
 
@@ -116,69 +117,66 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
     """The fastest finalist that is accepted as deployed, on all held-out inputs: see unseen.py.
 
     A finalist that breaks the limit on the inputs of the search cannot win, and does not count among the `CANDIDATES`
-    for the unseen ones. Each candidate that is rejected there leaves less room for the next, and finalists are searched
-    for again within it. So they are if nothing but float or all-int8 holds. When all candidates were rejected, only
-    float is left.
+    for the unseen ones. It, and each candidate that is rejected there, leaves less room for the next, and finalists are
+    searched for again within it; for those that break the limit on the inputs of the search, once in a place. When all
+    candidates were rejected, only float is left.
     """
     ledger = ledger.having(_keeping(ledger.float32, answers(work, None, limits), limits))
     while ledger.int8.answers is None:  # one that does not run is refused, and another place's follows
         ledger = ledger.having(_answered(work, ledger.int8, limits))
     rejected: list[Rejected] = []
-    is_searched_again = False
+    room, searched_again = 1.0, set[str]()
 
-    def find_more(place: str) -> bool:
+    def find_more(place: str) -> None:
         nonlocal ledger
-        ledger = _within_room(ledger, rejected, limits)
-        more = search_again(place, _room(rejected), not ledger.holding) if len(rejected) < CANDIDATES else None
-        if more is not None:
-            judged = {entry.key: entry for entry in ledger.raced}
-            ledger = _within_room(replace(more, entries={**more.entries, **judged}), rejected, limits)
-        return more is not None
+        searched_again.add(place)
+        ledger = _within_room(ledger, room, len(rejected), limits)
+        extended = search_again(place, room, not ledger.holding) if len(rejected) < CANDIDATES else None
+        if extended is not None:
+            ledger = _within_room(extended.having(*ledger.raced), room, len(rejected), limits)
 
-    while True:
-        winner = ledger.winner
-        if winner is not None:
-            # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
-            winner = _answered(work, winner, limits)
-            keeps = winner.holds
-            if winner.answers is not None:
-                winner = replace(winner, holds=keeps and winner.answers.accepted(limits))
-            ledger = ledger.having(winner)
-            if keeps and not winner.holds and winner.key != ledger.float32.key:
-                rejected.append(_rejected(winner, ledger.float32, limits, _room(rejected)))
-                find_more(winner.runtime)
-            if not winner.holds:
-                continue
-        is_poor = winner is None or (not rejected and _none_but_plain(ledger, winner))
-        if not is_poor or is_searched_again or not find_more(""):
-            return Verdict(ledger, winner, tuple(rejected))
-        is_searched_again = True
-
-
-def _room(rejected: Sequence[Rejected]) -> float:
-    """The share of the limit that rejections leave."""
-    return rejected[-1].room if rejected else 1.0
+    while (winner := ledger.winner) is not None:
+        # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
+        expected = winner.error
+        winner = _answered(work, winner, limits)
+        keeps = winner.holds
+        if winner.answers is not None:
+            winner = replace(winner, holds=keeps and winner.answers.accepted(limits))
+        ledger = ledger.having(winner)
+        if winner.holds:
+            break
+        if keeps and winner.key != ledger.float32.key:
+            rejected.append(_rejected(winner, ledger.float32, limits, room))
+            room = rejected[-1].room
+            find_more(winner.runtime)
+        elif not keeps and winner.runtime not in searched_again and (share := _share(winner, expected)) < 1.0:
+            room *= share
+            find_more(winner.runtime)
+    return Verdict(ledger, winner, tuple(rejected))
 
 
-def _within_room(ledger: Ledger, rejected: Sequence[Rejected], limits: Limits) -> Ledger:
-    """The ledger without finalists beyond the room that rejections leave: without all but float after the last
-    candidate."""
-    if not rejected or limits.max_error is None:
+def _within_room(ledger: Ledger, room: float, rejected: int, limits: Limits) -> Ledger:
+    """The ledger without finalists beyond the share `room` of the limit, which so many `rejected` ones leave: without
+    all but float after the last candidate."""
+    if room == 1.0 or limits.max_error is None:
         return ledger
-    most = _room(rejected) * limits.max_error
-    why = f"not measured on unseen inputs: {plural(len(rejected), 'faster plan')} failed there"
+    most = room * limits.max_error
+    why = "expected to break the limit, as a faster plan did"
+    if rejected:
+        why = f"not measured on unseen inputs: {plural(rejected, 'faster plan')} failed there"
     out = [
         replace(entry, holds=False, refused=entry.refused or why)
         for entry in ledger.holding
-        if entry.key != ledger.float32.key and (len(rejected) >= CANDIDATES or entry.error > most)
+        if entry.key != ledger.float32.key and (rejected >= CANDIDATES or entry.error > most)
     ]
     return ledger.having(*out)
 
 
-def _none_but_plain(ledger: Ledger, winner: Entry) -> bool:
-    """Whether float or all-int8 wins because no other plan holds, although there are some."""
-    others = [entry.holds for entry in ledger.raced if entry.name not in PLAIN]
-    return winner.name in PLAIN and bool(others) and not any(others)
+def _share(plan: Entry, expected: float) -> float:
+    """The share of the limit to stay within after a plan erred more than `expected` of it: files of other plans are
+    assumed to err more than the switchable graph by the same factor. 1 where nothing can be said of other plans."""
+    searched = inf if plan.answers is None else plan.answers.searched
+    return expected / searched if plan.name not in PLAIN and 0.0 < expected < searched < inf else 1.0
 
 
 def _rejected(plan: Entry, float32: Entry, limits: Limits, room: float) -> Rejected:

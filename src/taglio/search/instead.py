@@ -73,9 +73,10 @@ def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, 
             line = f"{remark}; that breaks the limit ({limit}), so {_WHAT[way]} is planned instead: {text(error)}"
             return other, Note(Kind.PLANNED_INSTEAD, line)
         tried.append(f"{_WHAT[way]} has {text(error)}")
-    more = f"; {', '.join(tried)}" if tried else ""
+    others = f"; {', '.join(tried)}" if tried else ""
+    source_error = text(loss(work.model.proto))
     raise Infeasible(
-        f"{work.name} itself has {text(loss(work.model.proto))} as ONNX Runtime computes it (allowed: {limit}){more}: "
+        f"{work.name} itself has {source_error} as ONNX Runtime computes it (allowed: {limit}){others}: "
         f"allow that much with `{metric.argument}`. {remark}",
         ["max_error"],
     )

@@ -54,14 +54,19 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FloatModels:
-    """The float model in the places where a model may be deployed, the place in which it is compared first: its own
-    `errors` by place, its wall `times` in a race of them (empty if there was none), and the share of the processors
-    that other programs used meanwhile."""
+class Places:
+    """The float model in every place, the one in which it is compared with the source first: its `rows`, its wall
+    `times` in a race of all places (empty if there was none), and the share of the processors that other programs used
+    meanwhile."""
 
-    errors: Mapping[str, float]
+    rows: tuple[Measurement, ...]
     times: Mapping[str, WallTime] = field(default_factory=dict)
     others: float = 0.0
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The float model's own error in the places where a model may be deployed."""
+        return {place.variant.runtime: place.error or 0.0 for place in self.rows if not place.refused}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +118,11 @@ class Answers:
 class Entry:
     """A plan, and what was measured of it in its place, `plan.runtime`. None stands for what was not measured.
 
-    `error` is the one that is compared with the limit: of `answers`, of a model as `built` for the place, or of the
-    switchable graph, whichever was measured last. `loss` is that of the switchable graph by itself, even if a part is
-    lost or a further limit broken. `holds` says whether the plan keeps all limits, as far as is known, and `refused`
-    why it does not run or was not judged. `solved` plans come from the solver; others have the `name` of their rule,
-    such as float32. A solved plan gets its name when it is raced.
+    `error` is the one that is compared with the limit: of `answers`, or of the switchable graph before there are any.
+    `loss` is that of the switchable graph by itself, even if a part is lost or a further limit broken. `holds` says
+    whether the plan keeps all limits, as far as is known, and `refused` why it does not run or was not judged. `solved`
+    plans come from the solver; others have the `name` of their rule, such as float32. A solved plan gets its name when
+    it is raced.
     """
 
     plan: Plan
@@ -126,7 +131,6 @@ class Entry:
     name: str = ""
     solved: bool = False
     loss: float | None = None
-    built: float | None = None
     wall: WallTime | None = None
     answers: Answers | None = None
     refused: str = ""
@@ -215,17 +219,17 @@ class Ledger:
         of each other place, and then those of its own. None beside float."""
         if winner.key == self.float32.key:
             return []
-        here, elsewhere = list[Entry](), dict[str, Entry]()
+        own_place, elsewhere = list[Entry](), dict[str, Entry]()
         for entry in self.holding:
             is_here = entry.runtime == winner.runtime
             most_s = (_CLOSE if is_here else _CLOSE_ELSEWHERE) * winner.measured_s
             if entry.key in (winner.key, self.float32.key) or entry.measured_s > most_s:
                 continue
             if is_here:
-                here.append(entry)
+                own_place.append(entry)
             else:
                 elsewhere.setdefault(entry.runtime, entry)
-        return [*elsewhere.values(), *here][:_RIVALS]
+        return [*elsewhere.values(), *own_place][:_RIVALS]
 
     def having(self, *entries: Entry) -> "Ledger":
         """The same with some entries added or replaced."""

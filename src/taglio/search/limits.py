@@ -42,14 +42,6 @@ def user_limits(
     return tuple(limits)
 
 
-def by_argument(limits: Sequence[UserLimit]) -> dict[str, dict[str, float]]:
-    """The limits as the arguments of `user_limits`, by metric."""
-    arguments: dict[str, dict[str, float]] = {}
-    for limit in limits:
-        arguments.setdefault(limit.argument, {})[limit.metric] = limit.value
-    return arguments
-
-
 def refuse_no_limit(limits: tuple[UserLimit, ...]) -> tuple[UserLimit, ...]:
     """The limits. Raises BadOption if there is none."""
     if not limits:
@@ -84,7 +76,7 @@ def limits_for(
     float model.
     """
     names = (patterns("keep_float", keep_float), patterns("force_int8", force_int8))
-    limits = pinned(work.graph, None, *names)
+    limits = pinned(work.graph, *names)
     return _losses(work, wanted, limits) if wanted else limits
 
 

@@ -3,8 +3,8 @@
 A place is a runtime, on a GPU with the precision of its float parts.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from taglio.error.loss import Metric
 from taglio.errors import TaglioError, one_line
@@ -12,34 +12,17 @@ from taglio.lab.side_by_side import ErrorOf, loss_beside, opened, race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Timings
-from taglio.profile.wall_time import WallTime
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.places import AUTO, refusal
 from taglio.runtimes.session import RUNTIMES
-from taglio.search.ledger import FloatModels, Measurement, Variant
+from taglio.search.ledger import Measurement, Places, Variant
 
 # A place may still win if the latency to expect there is at most this many times the least. At 1.08, the place of the
 # best plan of ultraface on AVX2 was left out in one search of two: it lay between 1.02 and 1.14 (short races).
 REACH = 1.15
 # If float alone uses this share of a place's limit, too little is left for any int8 block.
 _LEFT = 0.999
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
-    """The float model in every place: `rows` of the ledger, its `times` in a race, and the share of the processors that
-    other programs used meanwhile."""
-
-    rows: tuple[Measurement, ...]
-    times: Mapping[str, WallTime] = field(default_factory=dict)
-    others: float = 0.0
-
-    @property
-    def floats(self) -> FloatModels:
-        """The float model where a model may be deployed."""
-        errors = {place.variant.runtime: place.error or 0.0 for place in self.rows if not place.refused}
-        return FloatModels(errors, self.times, self.others)
 
 
 def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
@@ -49,19 +32,19 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
         return Places((_only(work, max_loss, metric, work.setup.runtime),))
     everywhere = [name for name in RUNTIMES if cuda.offered() or name not in cuda.PLACES]
     refusals = {name: why for name in everywhere if (why := refusal(name))}
-    here = [name for name in everywhere if name not in refusals]
-    if len(here) == 1:
+    usable = [name for name in everywhere if name not in refusals]
+    if len(usable) == 1:
         refused = [_refused(name, refusals.get(name, "")) for name in everywhere if name != NAME]
         return Places((_only(work, max_loss, metric, NAME), *refused))
     raced = race(
         work,
-        dict.fromkeys(here, lambda: work.model.proto),
+        dict.fromkeys(usable, lambda: work.model.proto),
         work.budget.race_s,
-        places={name: name for name in here},
-        losses=dict.fromkeys(here, _own_error(work, metric)),
+        places={name: name for name in usable},
+        losses=dict.fromkeys(usable, _own_error(work, metric)),
     )
     measured = [
-        _judged(name, raced, work, metric, max_loss) if name in here else _refused(name, refusals[name])
+        _judged(name, raced, work, metric, max_loss) if name in usable else _refused(name, refusals[name])
         for name in everywhere
     ]
     walls = {name: timed.wall for name, timed in raced.timed.items()}

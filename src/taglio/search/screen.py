@@ -22,8 +22,8 @@ from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.error_bound import why_errors_forbid
 from taglio.search.form_race import RACED, FormRaces, PlaceRace
 from taglio.search.instead import EXACT_SUMS, planned_instead, with_instead
-from taglio.search.ledger import Measurement
-from taglio.search.places import REACH, Places, float_everywhere, profiled
+from taglio.search.ledger import Measurement, Places
+from taglio.search.places import REACH, float_everywhere, profiled
 
 # At most so many places are planned in, fewer if so many runs take longer than _PLANNED_S. With one place alone, two
 # threads of the quick start ended at 1.13 × instead of 1.54: float was as fast in both, and the short race chose.
@@ -75,7 +75,7 @@ def screen(
     scheme = races.scheme
     work = races.work
     if not races.is_affordable(len(RACED)):
-        home, scheme = races.unraced(places.floats.errors)
+        home, scheme = races.unraced(places.errors)
         return Screened(work, scheme, (home,), home, places, note=note)
     raced = [races.race(place) for place in first]
     floats_s = [place.seconds for place in places.rows if place.seconds is not None and not place.refused]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import exp, inf, isfinite, sqrt
+from math import exp, inf, sqrt
 
 from taglio.error.correct import corrected
 from taglio.error.measure import ErrorMeter, Evidence
@@ -146,7 +146,7 @@ def search(
     assert tables.error is not None, "a bound needs a study"
     tried, target = dict[Forms, Entry](), ErrorTarget(tables.graph, tables.error, bound)
     for _ in reported(range(rounds), "search", progress):
-        corrected_tables = tables.with_error(target.corrected(meter.measured.values()))
+        corrected_tables = replace(tables, error=target.corrected(meter.measured.values()))
         plan = make_plan(corrected_tables, limits, slack=target.factor, time_limit_s=solve_s(effort))
         if plan.status == "infeasible":
             target.loosen()
@@ -180,14 +180,10 @@ def from_rule(name: str, tables: Tables, limits: Limits, measured: Evidence) -> 
 
 def predicted_by(tables: Tables, entry: Entry) -> Entry:
     """The same plan with the latency that `tables` predict, and as predicted error the one measured in the search: what
-    is expected of the deployed file, on more inputs. The tables predict it where no such figure is known: a plan of the
-    solver's lost an output's information, or has further limits."""
-    assignment, loss = entry.assignment, entry.loss
-    if loss is None and isfinite(entry.error) and not entry.plan.limits.also:
-        loss = entry.error
+    is expected of the deployed file, on more inputs."""
     assert tables.error is not None, "what was searched was studied"
-    error = tables.deviation(assignment) if loss is None else error_interval(tables.error, loss)
-    seconds = tables.latency(assignment)
+    assert entry.loss is not None, "what was searched was measured"
+    seconds, error = tables.latency(entry.assignment), error_interval(tables.error, entry.loss)
     return replace(entry, plan=replace(entry.plan, predicted_latency_s=seconds, predicted_error=error))
 
 

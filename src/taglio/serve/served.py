@@ -17,10 +17,11 @@ from taglio.cluster.engine.runner import Runner, Steps
 from taglio.components.build import MANIFEST, read
 from taglio.cores import available_cores
 from taglio.data.spec import InputSpec
+from taglio.deploy.write import read_samples
 from taglio.errors import BadOption, one_line, plural
-from taglio.flow.joining import ROWS, batched_inputs, interface, most_rows, why_alone
+from taglio.flow.joining import ROWS, batched_inputs, constant_inputs, interface, most_rows, why_alone
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
+from taglio.flow.workspace import COMPONENTS, DEPLOY, OUTCOME, SETUP
 from taglio.lab.setup import Setup
 from taglio.model.inputs import random_feed
 from taglio.run.in_process import Executor
@@ -201,7 +202,6 @@ def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
 def _ready(folder: Path, model: ServedModel) -> ServedModel:
     """`model` with its inputs and outputs, warmed up, and with what decides whether requests are joined."""
     executor = model.executor
-    setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     inputs, outputs = interface(folder / COMPONENTS, executor.manifest)
     if isinstance(executor, Runner):  # states never leave its devices
         inputs, outputs = (
@@ -210,7 +210,9 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
         )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
     model = replace(model, inputs=shown, outputs=answered)
-    alone = _why_cold(model, inputs) or why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run)
+    samples = read_samples(folder / DEPLOY)
+    alone = _why_cold(model, inputs, constant_inputs(samples))
+    alone = alone or why_alone(folder / COMPONENTS, executor.manifest, inputs, model.run, samples)
     batched = batched_inputs(inputs, executor.manifest.planned, joined=not alone)
     way = replace(model.way, joined=1) if alone else model.way
     return replace(model, alone=alone, batched=batched, way=way)
@@ -243,10 +245,10 @@ def _built(folder: Path) -> bool:
     return (folder / COMPONENTS / MANIFEST).exists()
 
 
-def _why_cold(model: ServedModel, specs: Sequence[InputSpec]) -> str:
-    """Warm `model` up by a run on random values; inputs that were the same in all data keep their values. Sizes are
-    those that the plan was made for, because few networks run on images or texts of size 1. Returns why the model
-    refuses these inputs, "" if it runs: it is served all the same."""
+def _why_cold(model: ServedModel, specs: Sequence[InputSpec], constant: Mapping[str, np.ndarray]) -> str:
+    """Warm `model` up by a run on random values, and on those of `constant` inputs. Sizes are those that the plan was
+    made for, because few networks run on images or texts of size 1. Returns why the model refuses these inputs, "" if
+    it runs: it is served all the same."""
     manifest = model.executor.manifest
     planned = manifest.planned
     inputs = [
@@ -256,7 +258,7 @@ def _why_cold(model: ServedModel, specs: Sequence[InputSpec]) -> str:
     step = SequenceStep("warm-up", start=True, end=True) if manifest.states else None
     try:
         for _ in range(model.way.at_once):  # sessions and requests of a runtime take turns: each runs once
-            model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)
+            model.run({**random_feed(inputs, 0), **constant}, step)
     except Exception as error:  # the runtimes' exceptions share no useful base class
         reason = f"its warm-up run on random inputs failed: {one_line(error, 300)}"
         _LOG.warning("%s version %s: %s", model.name, model.version, reason)

@@ -104,7 +104,7 @@ class ConfirmedRate:
 def rate_of(opened: Sequence[Opening], model: int, limit_s: float) -> Figure | None:
     """The highest rate of a model within a limit on latency, over all openings; None if a single run breaks the
     limit."""
-    rates = [there.highest_rate(model, limit_s, seed) for seed, there in enumerate(opened)]
+    rates = [fresh.highest_rate(model, limit_s, seed) for seed, fresh in enumerate(opened)]
     return None if min(rates) <= 0.0 else figure(rates)
 
 

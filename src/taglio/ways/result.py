@@ -13,8 +13,8 @@ class Figure:
     low: float
     high: float
 
-    def as_ratio(self) -> str:
-        """Such as `1.52 × (1.47 to 1.58)`."""
+    def __str__(self) -> str:
+        """As a ratio, such as `1.52 × (1.47 to 1.58)`."""
         return f"{self.value:.2f} × ({self.low:.2f} to {self.high:.2f})"
 
     def as_rate(self, noun: str) -> str:
@@ -100,7 +100,7 @@ class Rate:
         """Such as `1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2
         callers`."""
         many = f", {self.over_many.value:.2f} × with {self.callers} callers" if self.callers > 1 else ""
-        return f"{self.over_one.as_ratio()} the capacity of float32 in ONNX Runtime with one caller{many}"
+        return f"{self.over_one} the capacity of float32 in ONNX Runtime with one caller{many}"
 
     def __str__(self) -> str:
         """With a limit on latency the rate that keeps it, and the capacity; `capacity_gain` and the capacity first

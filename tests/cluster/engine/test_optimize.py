@@ -36,6 +36,6 @@ def test_the_plan_taken_is_one_that_was_timed_and_not_one_that_looks_faster_by_t
 
 
 def made_answer(plan: str, value: float, bound: float) -> Answer:
-    unknown, nothing = Interval(0.0, value, value, 0.9), cast(Any, None)
+    unknown, nothing = Interval(0.0, value, value), cast(Any, None)
     made = Plan("", nothing, (), Limits(None), (), "optimal", 0.0, unknown, unknown, start=plan)
     return Answer((made,), nothing, nothing, value, bound)

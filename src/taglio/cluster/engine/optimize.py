@@ -35,7 +35,7 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import sums_saturate
-from taglio.search.limits import Bounds, by_argument, limits_for, refuse_no_limit, steered, user_limits
+from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
 from taglio.search.screen import refuse_unportable, screen
 from taglio.transaction import changing
 
@@ -117,8 +117,9 @@ def optimize_on_cluster(
 
             def placed(profiles: Profiles, timed: Plan | None, time_limit_s: float) -> Answer:
                 own = profiles.get(cluster.start) or next(iter(profiles.values()))
-                pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
-                plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
+                limits = {"max_error": max_error, "min_score": min_score, "max_drop": max_drop}
+                pins = {"keep_float": keep_float, "force_int8": force_int8}
+                plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **limits, **pins)  # type: ignore[arg-type]
                 kept = () if timed is None else (timed,)
                 return place(
                     plannable, cluster, objective=aim, precisions_of=kept, time_limit_s=time_limit_s, progress=progress

@@ -127,7 +127,7 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
         status=status,
         gap=gap,
         predicted_latency_s=Interval.around(timeline.end_s + cluster.device(cluster.start).request_s, width),
-        predicted_error=Interval(0.0, float("nan"), float("nan"), 0.0),
+        predicted_error=Interval(0.0, float("nan"), float("nan")),
         measured_error=None,
         notes=notes,
         objective=objective,
