@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from taglio.weights import WeightFiles
 from tests.models import parsed
 
 HERE = "near"
-ANSWER = 6
 
 
 def component(name: str, proto: ModelProto) -> Component:
@@ -75,15 +74,16 @@ def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened
     assert send(there, {sha256: tmp_path / name for name, sha256 in piece.files.items()}) > 4 * 256 * 256
     there.load(manifest, HERE, 1, {})
     there.take(Parcel(0, 0, "", {"x": np.ones((1, 256), np.float32)}))
-    assert np.allclose(there.give(0, 1).tensors["y"], 256.0, rtol=1e-3)
+    assert np.allclose(next(there.outbox()).tensors["y"], 256.0, rtol=1e-3)
 
 
 def test_several_requests_at_once_are_all_answered_one_component_at_a_time(host: Host) -> None:
     with ThreadPoolExecutor(8) as pool:
         for request in range(40):
             pool.submit(host.take, Parcel(request, 0, "", {"x": np.full(1, request, np.float32)}))
-        answers = [host.give(request, ANSWER) for request in range(40)]
-    assert [each.tensors["y"].tolist() for each in answers] == [[3.0 * request] for request in range(40)]
+        answers = list(islice(host.outbox(), 40))
+    assert sorted(each.request for each in answers) == list(range(40))
+    assert all(each.tensors["y"].tolist() == [3.0 * each.request] for each in answers)
     steps = sorted((step for answer in answers for step in answer.steps), key=lambda step: step.start_s)
     assert len(steps) == 40 * 5
     assert all(before.end_s <= after.start_s for before, after in pairwise(steps))
@@ -95,9 +95,8 @@ def test_a_component_that_cannot_run_on_zeros_is_opened_and_answers(tmp_path: Pa
     send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
     found.load(manifest, HERE, 1, {})
     x = np.ones((1, 4), np.float32)
-    answer = found.promise(0, wiring.sends("0")[0][0])
     for index, message in enumerate(wiring.messages):
         if index in wiring.reads["0"]:
             tensors = {"c": np.array(True), "x": x}
             found.take(Parcel(0, index, HERE, {name: tensors[name] for name in message.names}))
-    assert (answer.result(5.0).tensors["y"] == x).all()
+    assert (next(found.outbox()).tensors["y"] == x).all()

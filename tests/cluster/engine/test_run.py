@@ -84,15 +84,14 @@ class Line:
         self.sent += 1
         return self.sent - 1
 
-    def settled(self, request: int, _: float) -> bool:
-        return request < self.sent and self.lanes == 1
-
     def wait(self, request: int, _: float) -> AnsweredRequest:
         self.answered += 1
         return AnsweredRequest(request, [np.full(1, self.value)], 0.0, 1.0, (), ())
 
-    def close(self) -> None:
+    def give_up(self, _: str = "") -> None:
         pass
+
+    close = give_up
 
 
 class Losing:

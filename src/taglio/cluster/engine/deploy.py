@@ -13,7 +13,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, Host
+from taglio.cluster.engine.host import MESSAGES, STREAM, Host
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.resident import CHUNK_BYTES, DeviceFacts, clock_name
@@ -96,13 +96,10 @@ def open_components(
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
     threads = min(lanes, MOST_LANES)  # devices that take turns share what is in flight
     actors = {}
-    for name, device in stands_for.items():
+    for name in stands_for:
         if here is not None and name == here.device:
             continue
-        sent = sum(message.source_device == device for message in wiring.messages)
-        # The answers of the next request are fetched in advance.
-        groups = {MESSAGES: threads, FETCHES: max(1, (threads + 1) * sent), WATCH: 1}
-        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
+        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups={MESSAGES: threads, STREAM: 1})(Host)
         actors[name] = actor.options(**on(name)).remote()
     hosts: dict[str, Any] = {name: Calls(actor) for name, actor in actors.items()}
     if here is not None and here.device in stands_for:

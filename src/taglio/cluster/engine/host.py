@@ -7,13 +7,12 @@ the oldest request's first, as the planner assumes.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
-from queue import PriorityQueue
+from queue import PriorityQueue, SimpleQueue
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -28,8 +27,8 @@ from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener
 
-# Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
-MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
+# Threads of an actor: for arriving messages, and one for the stream of those to the caller's process.
+MESSAGES, STREAM = "messages", "stream"
 # Most sessions whose states are kept; the least recently used is dropped first.
 SESSIONS = 1000
 T = TypeVar("T")
@@ -114,8 +113,10 @@ class Host(Resident):
         self._turn = threading.Lock()
         self._lock = threading.Lock()
         self._requests: dict[int, _OpenRequest] = {}
-        self._promised: dict[tuple[int, int], Future[Parcel]] = {}
         self._states = SessionStates()
+        self._outbox: SimpleQueue[Parcel] = SimpleQueue()
+        # Called with each message to the caller's process; if this is that process, it sets another function.
+        self.deliver: Callable[[Parcel], None] = self._outbox.put
 
     def call(self, function: Callable[..., T], *given: Any) -> T:
         """What a function returns on this device."""
@@ -167,22 +168,11 @@ class Host(Resident):
                 del self._requests[parcel.request]
         return count
 
-    def promise(self, request: int, message: int) -> "Future[Parcel]":
-        """A future message of a request, for those that fetch: the caller, and the caller's device."""
-        with self._lock:
-            return self._promised.setdefault((request, message), Future())
-
-    def give(self, request: int, message: int) -> Parcel:
-        """Wait for the message and remove it."""
-        try:
-            return self.promise(request, message).result()
-        finally:
-            with self._lock:
-                del self._promised[request, message]
-
-    def stay(self) -> None:
-        """Never return: the call fails when this process ends, which tells the caller."""
-        threading.Event().wait()
+    def outbox(self) -> Iterator[Parcel]:
+        """The messages to the caller's process, as they are made. It has no end: a stream that breaks off tells the
+        caller that this process has ended."""
+        while True:
+            yield self._outbox.get()
 
     def _send(self, component: str, made: Parcel) -> list[Parcel]:
         """Send a component's messages, out of what it made; returns those to components on this device."""
@@ -195,7 +185,7 @@ class Host(Resident):
             elif message.device in self._peers:
                 at_turn(self._peers[message.device], made.request)(parcel)
             else:
-                self.promise(made.request, index).set_result(parcel)
+                self.deliver(parcel)
         return here
 
     def _run(self, work: _ReadyComponent) -> Parcel:
