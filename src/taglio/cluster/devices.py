@@ -10,8 +10,6 @@ from taglio.errors import BadOption
 
 # The environment variable that is set in emulated devices.
 EMULATION = "TAGLIO_EMULATION"
-# Bytes of a call that fetches a message, with its headers and acknowledgements (docs/notes/ray.md).
-FETCH_BYTES = 700
 # Factors on measured times, bandwidths and memories: beyond these, seconds and bytes become 0 or infinite in plans.
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
@@ -133,11 +131,6 @@ class Cluster:
             if (link.source, link.target) == (source, target):
                 return link
         return Link(source, target, inf) if source == target else None
-
-    def fetching_s(self, source: str) -> float:
-        """Seconds that the start device's call for a message from `source` keeps the link there busy."""
-        link = self.link(self.start, source)
-        return 0.0 if link is None or source == self.start else FETCH_BYTES / link.bandwidth_bytes_per_s
 
     def with_link(self, link: Link) -> "Cluster":
         """A copy with one link set."""

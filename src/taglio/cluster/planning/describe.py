@@ -4,7 +4,6 @@ The latency is that of the simulated timeline of a single request plus the start
 rate is that of the busiest device or link.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
@@ -61,25 +60,14 @@ def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None
 
 
 def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
-    """The costs of the components and fetched messages of all models beyond those of their blocks, by resource of the
-    problem."""
+    """The costs of the components of all models beyond those of their blocks, by resource of the problem."""
     devices, resources = assembled.problem.devices, assembled.problem.resources
     beyond = np.zeros(len(resources))
     for model, pipeline in enumerate(of_models):
         devices_of_tasks = [devices.index(task.device) for task in pipeline.tasks]
         busy = np.bincount(devices_of_tasks, [task.beyond_s for task in pipeline.tasks], len(devices))
         beyond += [float(resource.models[model] * (resource.device @ busy)) for resource in resources]
-        fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
-        fetching = [0.0 if resource.fetch is None else float(resource.fetch @ fetched) for resource in resources]
-        beyond += [float(resource.models[model]) * amount for resource, amount in zip(resources, fetching, strict=True)]
     return beyond
-
-
-def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:
-    """The number of messages that the start device fetches from each device: one for all tensors that the same
-    components read."""
-    fetched = (transfer for transfer in pipeline.transfers if transfer.link[1] == start != transfer.link[0])
-    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in fetched})
 
 
 def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str) -> Plan:
@@ -169,8 +157,8 @@ def wired_flows(graph: Graph, plan: Plan) -> frozenset[tuple[str, str]]:
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline) -> dict[str, float]:
-    """Busy seconds per streamed request of each link, including calls that fetch messages, and of each place, including
-    its request and message handling; of devices that take turns, those of the one whose turn it is."""
+    """Busy seconds per streamed request of each link, and of each place, including its request and message handling; of
+    devices that take turns, those of the one whose turn it is."""
     profiles, busy, cluster = assembled.workloads[model].profiles, pipeline.busy_s(), assembled.cluster
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for transfer in pipeline.transfers:
@@ -178,15 +166,12 @@ def _busy(assembled: Assembled, model: int, pipeline: Pipeline) -> dict[str, flo
         if source.name != target.name:
             busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(transfer.bytes)
             busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(transfer.bytes)
-    for device, count in _fetched(pipeline, cluster.start).items():
-        name = link_name((cluster.start, device))
-        busy[name] = busy.get(name, 0.0) + count * cluster.fetching_s(device)
     return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
 
 
 def _periods(cluster: Cluster, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
     """Seconds between requests that each link and device can keep up with; devices that take turns share them."""
-    links = {link_name(ends): ends for transfer in pipeline.transfers for ends in (transfer.link, transfer.link[::-1])}
+    links = {link_name(transfer.link): transfer.link for transfer in pipeline.transfers}
     return {name: seconds / cluster.turns(*links.get(name, (name,))) for name, seconds in busy.items()}
 
 

@@ -54,7 +54,6 @@ class Timetable:
         self.send_byte_s = np.array([device.send_byte_s for device in assembled.cluster.devices])
         self.receive_s = np.array([device.receive_s for device in assembled.cluster.devices])
         self.receive_byte_s = np.array([device.receive_byte_s for device in assembled.cluster.devices])
-        self.fetch_s = np.array([assembled.cluster.fetching_s(name) for name in problem.devices])
         self.home = problem.devices.index(assembled.cluster.start)
         mine = slice(first, first + count)
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[mine]
@@ -306,4 +305,3 @@ class _ReplayState:
         self.busy_s[from_source + source] += row[:, BEFORE] + sending_s
         self.busy_s[from_target + to] += far * (table.receive_s[to] + size * table.receive_byte_s[to])
         self.busy_s[from_source + to] += far * row[:, BUSY]
-        self.busy_s[from_target + source] += far * (to == table.home) * table.fetch_s[source]

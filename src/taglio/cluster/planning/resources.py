@@ -79,8 +79,7 @@ def busy_times(
                 only = own[a][:, None] * own[b]
                 name = f"{what} of {source.name} -> {target.name}"
                 weights = models / cluster.turns(source.name, target.name)
-                fetch = own[b] * cluster.fetching_s(target.name) if source.name == cluster.start else None
-                busy.append(Resource(name, none, only * gap, only * per_byte[a, b], weights, 0.0, upper, fetch=fetch))
+                busy.append(Resource(name, none, only * gap, only * per_byte[a, b], weights, 0.0, upper))
     return tuple(busy)
 
 
