@@ -57,7 +57,8 @@ def host(tmp_path: Path) -> Host:
     parts.append(part("4", "c d e", "y"))
     manifest = write(tmp_path, Manifest("0" * 64, ("x",), ("y",), ()), parts)
     found = Host(HERE, 1, tmp_path / "store")
-    send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
+    for piece in manifest.pieces:
+        send(found, piece.files, tmp_path)
     found.load(manifest, HERE, 1, {})
     return found
 
@@ -71,7 +72,7 @@ def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened
     (piece,) = manifest.pieces
     assert len(piece.files) == 2
     there = Host(HERE, 1, tmp_path / "store")
-    assert send(there, {sha256: tmp_path / name for name, sha256 in piece.files.items()}) > 4 * 256 * 256
+    assert send(there, piece.files, tmp_path) > 4 * 256 * 256
     there.load(manifest, HERE, 1, {})
     there.take(Parcel(0, 0, "", {"x": np.ones((1, 256), np.float32)}))
     assert np.allclose(next(there.outbox()).tensors["y"], 256.0, rtol=1e-3)
@@ -92,7 +93,7 @@ def test_several_requests_at_once_are_all_answered_one_component_at_a_time(host:
 def test_a_component_that_cannot_run_on_zeros_is_opened_and_answers(tmp_path: Path) -> None:
     manifest = write(tmp_path, Manifest("0" * 64, ("c", "x"), ("y",), ()), [branches()])
     wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
-    send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
+    send(found, manifest.pieces[0].files, tmp_path)
     found.load(manifest, HERE, 1, {})
     x = np.ones((1, 4), np.float32)
     for index, message in enumerate(wiring.messages):

@@ -108,8 +108,8 @@ def open_components(
     def opened(name: str) -> tuple[ClockOffset, int]:
         host, role = hosts[name], stands_for[name]
         pieces = [piece for piece in manifest.pieces if piece.device == role]
-        files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
-        facts, sent_bytes = admitted(host, cluster.device(name), pieces[0].runtime, files)
+        facts = admitted(host, cluster.device(name), pieces[0].runtime)
+        sent_bytes = sum(send(host, piece.files, folder) for piece in pieces)
         clock = ClockOffset(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
         others = {other: names for other, names in places.items() if other != role and names[0] in actors}
         peers = {other: [actors[name] for name in names] for other, names in others.items()}
@@ -127,11 +127,9 @@ def open_components(
     return Deployment(manifest, wiring, actors, here, clocks, sent_bytes, places)
 
 
-def admitted(
-    host: Any, device: Device, runtime: str, files: Mapping[str, Path], progress: Progress | None = None
-) -> tuple[DeviceFacts, int]:
-    """The facts of a host's device, and the bytes of `files` (path by hash) sent to it. Raises BadDevice if the device
-    differs from the cluster file or lacks the runtime that it is to run in."""
+def admitted(host: Any, device: Device, runtime: str) -> DeviceFacts:
+    """The facts of a host's device. Raises BadDevice if it differs from the cluster file or lacks the runtime that it
+    is to run in."""
     facts: DeviceFacts = host.facts()
     ours, theirs = artifact.version_of("taglio"), facts.versions.get("taglio", "none")
     if theirs != ours:
@@ -148,20 +146,21 @@ def admitted(
             f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or give it '
             "another runtime in the cluster file, and plan again"
         )
-    return facts, send(host, files, progress)
+    return facts
 
 
-def send(host: Any, files: Mapping[str, Path], progress: Progress | None = None) -> int:
-    """Send those of `files` (path by hash) that the host's device lacks; returns the bytes sent."""
+def send(host: Any, files: Mapping[str, str], folder: Path, progress: Progress | None = None) -> int:
+    """Send those of a model's `files` in `folder` (hash by name) that the host's device lacks; returns the bytes
+    sent."""
     total = 0
-    for sha256 in host.missing(list(files)):
-        path, size_bytes, offset = files[sha256], files[sha256].stat().st_size, 0
-        with path.open("rb") as file:
+    for name in host.missing(files):
+        size_bytes, offset = (folder / name).stat().st_size, 0
+        with (folder / name).open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
-                host.receive(sha256, size_bytes, offset, chunk)
+                host.receive(files, name, size_bytes, offset, chunk)
                 offset += len(chunk)
                 if progress:
-                    progress(f"sending {path.name}", offset, size_bytes)
+                    progress(f"sending {name}", offset, size_bytes)
         total += offset
     return total
 

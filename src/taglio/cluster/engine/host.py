@@ -136,7 +136,7 @@ class Host(Resident):
         wiring, self._role = wire(manifest), role
         for piece in manifest.pieces:
             if piece.device == role:
-                session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
+                session = opener(piece.runtime)(self.verified(piece.files), SessionOptions(threads))
                 with suppress(Exception):  # zeros may choose a branch for other shapes; a request tells what fails too
                     session.run([port.name for port in piece.outputs], _zeros(piece))
                 reads, sends = wiring.reads[piece.name], wiring.sends(piece.name)
