@@ -36,7 +36,6 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
     real = real.with_link(Link("server", "camera", 2.5e6, 5e-3)).with_link(Link("server", "third", 1e6, 2e-3))
     real = real.with_link(Link("third", "server", 1e6, 2e-3))
     busy_s = {
-        "alone": {"camera": 0.001},
         "camera-server-few": {"camera": 0.004, "server": 0.003},
         "camera-server-more": {"camera": 0.006, "server": 0.005},
         "camera-server-there": {"camera": 0.005, "server": 0.006},
@@ -44,14 +43,12 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
     }
 
     def seen(parts: list[Component], *, there: int = 0, back: int = 0) -> probe._Seen:
-        if len(parts) == 1:
-            return probe._Seen([], busy_s["alone"])
         a, b, more = parts[0].device, parts[1].device, len(parts) > 3
         way = "more" if more else "there" if there else "back" if back else "few"
         return probe._Seen(answers(real, a, b, [there] * (3 if more else 1), back), busy_s.get(f"{a}-{b}-{way}", {}))
 
     monkeypatch.setattr(probe, "_opened", lambda _, __, ___, parts, ____: nullcontext(parts))
-    monkeypatch.setattr(probe, "_request_s", lambda _: 0.0001)
+    monkeypatch.setattr(probe, "_request_s", lambda _: 0.001)
     monkeypatch.setattr(probe, "_seen", seen)
     monkeypatch.setattr(probe, "_many", lambda _: 1_000_000)
     connection: Any = SimpleNamespace(need=lambda _: None)
@@ -73,7 +70,7 @@ def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypat
         cost = probes.handling[name]
         of = (cost.send_s, cost.receive_s, cost.send_byte_s, cost.receive_byte_s)
         assert of == pytest.approx(seconds)
-    assert (probes.handling["camera"].request_s, probes.handling["server"].request_s) == (0.0001, 0.0)
+    assert (probes.handling["camera"].request_s, probes.handling["server"].request_s) == (0.001, 0.0)
 
 
 def test_trips_that_were_held_up_or_seem_to_take_no_time_give_a_link() -> None:

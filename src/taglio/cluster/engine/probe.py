@@ -10,11 +10,11 @@ is the bandwidth. A hop includes the engine's own time, and a minimal component 
 runs a component next, and on a device that was idle even the smallest takes a while. Extra messages show, by b's clock,
 how much later each arrives than the one before.
 
-CPU costs, by as many requests in flight as fit, if a is the start device: the differences between the pipelines, and to
-one component on the start device, give the cost of a message and of its bytes on sender and receiver, including
-handling, threads and processes. The cost of a request besides its component is higher if the component has filled the
-processor's caches, and the component is slower if the request has: both are measured with a component that works like
-a network, beside its runs without requests.
+CPU costs, by as many requests in flight as fit, if a is the start device: the differences between the pipelines give
+the cost of a message and of its bytes on sender and receiver, including handling, threads and processes. The cost of a
+request besides its messages is measured by one component on the start device, beside its runs without requests. It
+works like a network: the cost is higher if the component has filled the processor's caches, and the component is slower
+if the request has.
 """
 
 import time
@@ -117,8 +117,6 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
 
         with opened([_part("working", start, [_INPUT], [_OUTPUT], working=True)], lanes=1) as pipeline:
             request_s = _request_s(pipeline)
-        with opened(_parts(start)) as pipeline:
-            alone_s = _seen(pipeline).busy_s[start]
         for a, b in reported(pairs, "probing", progress):
             there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
             with opened(_parts(a, b)) as pipeline:
@@ -131,7 +129,7 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                     links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
             if a == start and {(a, b), (b, a)} <= given.keys():
                 busy_s = [seen.busy_s for seen in (few, more, far, near)]
-                mine, costs[b] = _costs(busy_s, (a, b), (there, back), alone_s)
+                mine, costs[b] = _costs(busy_s, (a, b), (there, back), request_s)
                 ours.append(mine)
     of_start = np.median(ours, axis=0) if ours else np.zeros(4)
     costs[start] = replace(_bounded(of_start), request_s=request_s)
@@ -139,17 +137,17 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
 
 
 def _costs(
-    busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int], alone_s: float
+    busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int], request_s: float
 ) -> tuple[tuple[float, ...], Handling]:
-    """Seconds of the first of the two devices: per message sent and received, per byte sent and received; and the costs
-    of the other device. `busy_s` are those of requests with few bytes, with more messages, and with the many bytes of
-    `sizes` there and back."""
+    """Seconds of the first of the two devices, which takes `request_s` for a request besides its messages: per message
+    sent and received, per byte sent and received; and the costs of the other device. `busy_s` are those of requests
+    with few bytes, with more messages, and with the many bytes of `sizes` there and back."""
     (a, b), (there, back), (few, more, far, near) = ends, sizes, busy_s
     sent, received = ((more[device] - few[device]) / _MORE for device in (a, b))
     leaving, arriving = ((far[device] - few[device]) / there for device in (a, b))
     returned, restored = ((near[device] - few[device]) / back for device in (b, a))
     other = _bounded(np.array([few[b] - received, received, returned, arriving]))
-    return (sent, few[a] - alone_s - sent, leaving, restored), other
+    return (sent, few[a] - request_s - sent, leaving, restored), other
 
 
 def fitted(planned: Link, few_s: Sequence[float], many_s: Sequence[float], count_bytes: int, gap_s: float) -> Link:
@@ -249,11 +247,9 @@ def _feed(there: int = 0, back: int = 0) -> Feed:
     return {_INPUT: np.array([there // 4, back // 4, *[0] * (_FEW - 2)], np.float32)}
 
 
-def _parts(first: str, other: str | None = None, more: int = 0) -> list[Component]:
+def _parts(first: str, other: str, more: int = 0) -> list[Component]:
     """Components x -> ... -> y: one on the first device, one plus `more` on the other device, each reading one more
-    message, and one on the first device. One without `other`."""
-    if other is None:
-        return [_part("first", first, [_INPUT], [_OUTPUT])]
+    message, and one on the first device."""
     sent, last = ["a", *(f"a{index}" for index in range(more))], list[str]()
     parts = [_part("first", first, [_INPUT], sent, size=0)]
     for index, name in enumerate(sent):
