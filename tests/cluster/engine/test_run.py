@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from taglio.cluster.devices import Link
-from taglio.cluster.engine.deploy import MOST_LANES
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
-from taglio.cluster.engine.run import _RunInProgress, lanes_for, way_s
+from taglio.cluster.engine.run import MOST_LANES, _RunInProgress, lanes_for, way_s
 from taglio.cluster.engine.runner import Runner
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Port

@@ -23,9 +23,6 @@ from taglio.errors import BadDevice, plural
 from taglio.progress import Progress
 from taglio.runtimes.places import AUTO
 
-# Requests in flight per device at most: each has its threads on every device.
-MOST_LANES = 32
-
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
@@ -68,11 +65,10 @@ class Calls:
         return lambda *given: ray().get(method.remote(*given), timeout=120.0)
 
 
-def deploy(connection: Connection, planned: Planned, lanes: int) -> Deployment:
-    """Send and open the components of a plan for up to `lanes` requests in flight. Raises BadDevice for a device that
-    cannot run its components."""
+def deploy(connection: Connection, planned: Planned) -> Deployment:
+    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its components."""
     manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
-    return open_components(connection, manifest, planned.folder, planned.cluster, lanes, planned.plan.machines())
+    return open_components(connection, manifest, planned.folder, planned.cluster, planned.plan.machines())
 
 
 def open_components(
@@ -80,11 +76,10 @@ def open_components(
     manifest: Manifest,
     folder: Path,
     cluster: Cluster,
-    lanes: int,
     machines: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Deployment:
-    """Send and open the components in `folder` for up to `lanes` requests in flight; `machines` are the devices that
-    run a device's components in turn (default: itself). Raises BadDevice.
+    """Send and open the components in `folder`; `machines` are the devices that run a device's components in turn
+    (default: itself). Raises BadDevice.
 
     On the start device, its components are opened in this process: inputs and outputs are here.
     """
@@ -94,12 +89,11 @@ def open_components(
     connection.need(list(stands_for))
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
-    threads = min(lanes, MOST_LANES)  # devices that take turns share what is in flight
     actors = {}
     for name in stands_for:
         if here is not None and name == here.device:
             continue
-        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups={MESSAGES: threads, STREAM: 1})(Host)
+        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups={MESSAGES: 4, STREAM: 1})(Host)
         actors[name] = actor.options(**on(name)).remote()
     hosts: dict[str, Any] = {name: Calls(actor) for name, actor in actors.items()}
     if here is not None and here.device in stands_for:

@@ -1,13 +1,14 @@
 """The actor on a device: opens components, runs each when its messages have arrived, and sends the outputs straight to
 the devices that read them.
 
-Several requests may be in flight, each message in its own thread; components run one at a time, among the ready ones
-the oldest request's first, as the planner assumes.
+Several requests may be in flight; components run one at a time, among the ready ones the oldest request's first, as the
+planner assumes.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -108,9 +109,8 @@ class Host(Resident):
         self._components: dict[str, _Opened] = {}
         self._peers: dict[str, list[Callable[[Parcel], None]]] = {}
         self._role = self.device
-        # One component runs at a time: the first waiting one, not necessarily the one that this thread added.
         self._waiting: PriorityQueue[_ReadyComponent] = PriorityQueue()
-        self._turn = threading.Lock()
+        self._runner = ThreadPoolExecutor(1, "runs components")
         self._lock = threading.Lock()
         self._requests: dict[int, _OpenRequest] = {}
         self._states = SessionStates()
@@ -144,29 +144,25 @@ class Host(Resident):
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
 
     def take(self, parcel: Parcel) -> None:
-        """Receive a message: run the components that waited only for it, and those that wait for their outputs."""
-        due = self._note(parcel)
-        while due:
-            with self._turn:
-                work = self._waiting.get_nowait()
-                made = self._run(work)
-            due += sum(map(self._note, self._send(work.component, made))) - 1
-
-    def _note(self, parcel: Parcel) -> int:
-        """Queue the components that now have all inputs; returns their number."""
+        """Receive a message: the components that waited only for it will run."""
         with self._lock:
             request = self._requests.setdefault(parcel.request, _OpenRequest(set(self._components), parcel.session))
             request.parcels[parcel.message] = parcel
-            count = 0
             for place, (name, component) in enumerate(self._components.items()):
                 if name in request.left and all(index in request.parcels for index in component.reads):
                     parcels = [request.parcels[index] for index in component.reads]
                     self._waiting.put(_ReadyComponent(parcel.request, place, name, parcels, request.session))
+                    self._runner.submit(self._run_first)
                     request.left.discard(name)
-                    count += 1
             if not request.left:
                 del self._requests[parcel.request]
-        return count
+
+    def _run_first(self) -> None:
+        """Run the first component that waits, send what it wrote, and let those on this device that waited for it
+        run."""
+        work = self._waiting.get_nowait()
+        for parcel in self._send(work.component, self._run(work)):
+            self.take(parcel)
 
     def outbox(self) -> Iterator[Parcel]:
         """The messages to the caller's process, as they are made. It has no end: a stream that breaks off tells the

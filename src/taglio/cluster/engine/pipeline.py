@@ -8,7 +8,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,27 +68,22 @@ class RequestPipeline:
         self.deployment = deployment
         self._start = start
         actors, here, messages = deployment.actors, deployment.here, deployment.wiring.messages
-        self._here = here
-        self._pool = ThreadPoolExecutor(2 * lanes)  # a local component waits for its turn in a thread
-        # The hosts of each device elsewhere, which take turns.
-        to = {
+        # The hosts of each device, which take turns.
+        self._hosts = {
             device: [post(actors[name]) for name in names]
             for device, names in deployment.places.items()
             if names[0] in actors
         }
-        self._inputs = [
-            (index, message, to.get(message.device))
-            for index, message in enumerate(messages)
-            if message.source == CALLER
-        ]
+        if here is not None:
+            self._hosts[here.device] = [here.take]
+            here.deliver = self._deliver
+        self._inputs = [(index, message) for index, message in enumerate(messages) if message.source == CALLER]
         self._answers = sum(message.device == CALLER for message in messages)
         self._next = 0
         self._flights: dict[int, Flight] = {}
         self._answered_s = 0.0  # the last answer
         self._broken = ""  # why there are no more answers
         self._lock = threading.Lock()
-        if here is not None:
-            here.deliver = self._deliver
         for name, actor in actors.items():
             stream = actor.outbox.options(concurrency_group=STREAM).remote()
             threading.Thread(target=self._receive, args=(name, stream), name=f"from {name}", daemon=True).start()
@@ -107,13 +101,9 @@ class RequestPipeline:
                 raise Broken(self._broken)
             self._flights[flight.request] = flight
         try:
-            for index, message, to in self._inputs:
+            for index, message in self._inputs:
                 tensors = {name: feed[name] for name in message.names}
-                parcel = Parcel(flight.request, index, "", tensors, session=session)
-                if to is not None:
-                    at_turn(to, flight.request)(parcel)
-                else:
-                    self._take(parcel)
+                self._post(Parcel(flight.request, index, "", tensors, session=session))
         except Exception as error:
             raise Broken(with_kind(error)) from None
         return flight
@@ -142,9 +132,9 @@ class RequestPipeline:
         self.give_up(f'device "{name}" stopped answering')
 
     def _deliver(self, parcel: Parcel) -> None:
-        """Hand a message to the request that it answers, or to the local host."""
+        """Hand a message to the request that it answers, or to the local host, for which it is."""
         if self.deployment.wiring.messages[parcel.message].device != CALLER:
-            self._take(parcel)
+            self._post(parcel)
             return
         with self._lock:
             flight = self._flights[parcel.request]
@@ -154,14 +144,8 @@ class RequestPipeline:
                 self._answered_s = time.monotonic()
                 flight.settled.set()
 
-    def _take(self, parcel: Parcel) -> None:
-        """Let the local host run what waited for a message."""
-        assert self._here is not None
-        if not self.deployment.actors:  # no other device to send to or receive from
-            self._here.take(parcel)
-            return
-        with contextlib.suppress(RuntimeError):  # closed meanwhile
-            self._pool.submit(self._here.take, parcel)
+    def _post(self, parcel: Parcel) -> None:
+        at_turn(self._hosts[self.deployment.wiring.messages[parcel.message].device], parcel.request)(parcel)
 
     def give_up(self, reason: str) -> None:
         """Answer no more: all who wait, and who send, get Broken with the first `reason`."""
@@ -175,7 +159,6 @@ class RequestPipeline:
         for actor in self.deployment.actors.values():
             with contextlib.suppress(Exception):
                 ray().kill(actor)
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _step(self, step: ComponentStep) -> ComponentStep:
         offset = self.deployment.clocks[step.device].offset_s

@@ -218,7 +218,7 @@ def _opened(
 ) -> Iterator[RequestPipeline]:
     folder.mkdir()
     manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts)
-    deployment = open_components(connection, manifest, folder, cluster, lanes)
+    deployment = open_components(connection, manifest, folder, cluster)
     with closing(RequestPipeline(deployment, lanes, cluster.start)) as pipeline:
         yield pipeline
 

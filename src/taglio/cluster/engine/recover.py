@@ -154,8 +154,8 @@ class Recovery:
         return pipeline
 
     def _deployed(self, planned: Planned) -> RequestPipeline:
-        lanes = self._lanes(planned.plan)
-        return RequestPipeline(deploy(self.connection, planned, lanes), lanes, planned.cluster.start)
+        deployment = deploy(self.connection, planned)
+        return RequestPipeline(deployment, self._lanes(planned.plan), planned.cluster.start)
 
     def _devices(self, planned: Planned) -> list[str]:
         machines = planned.plan.machines().values()
