@@ -16,9 +16,9 @@ LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A machine. `profile` names a file of measured times in each model's folder (profiles/NAME.json by default). It is
-    None with a `scale_of`, the device or profile file whose times are multiplied by `scale_factor`: an assumption,
-    marked wherever it is used. `runtime` runs its components; "" is the profile's runtime.
+    """A machine. `profile` names a file of measured times in each model's folder (profiles/NAME.json by default). If it
+    is another device's, `scale` is the factor on these times: an assumption, marked wherever it is used. `runtime` runs
+    its components; "" is the profile's runtime.
 
     `cpus` is the processor share in emulation; planning uses only measured times. CPU cost per message: `send_s` plus
     `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o);
@@ -35,9 +35,8 @@ class Device:
     energy_cap_joules: float = inf
     never: tuple[str, ...] = ()
     int8: bool = True
-    profile: str | None = None
-    scale_of: str | None = None
-    scale_factor: float = 1.0
+    profile: str = ""
+    scale: float | None = None
     cpus: float = inf
     send_s: float = 0.0
     receive_s: float = 0.0
@@ -58,7 +57,7 @@ class Device:
     @property
     def assumed(self) -> bool:
         """Whether its times are scaled from another device's instead of measured."""
-        return self.scale_of is not None
+        return self.scale is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +152,7 @@ class Cluster:
         gone = self.device(name)
         if name == self.start:
             raise BadOption(f'"{name}" is the start device, where inputs come from: it cannot be removed')
-        of, factor = gone.profile or gone.scale_of, gone.scale_factor  # the file of its times still exists
-        devices = tuple(
-            replace(device, scale_of=of, scale_factor=device.scale_factor * factor)
-            if device.scale_of == name
-            else device
-            for device in self.devices
-            if device.name != name
-        )
+        devices = tuple(device for device in self.devices if device is not gone)
         links = tuple(link for link in self.links if name not in (link.source, link.target))
         return replace(self, devices=devices, links=links)
 
