@@ -41,9 +41,9 @@ from taglio.errors import BadDevice
 from taglio.progress import Progress, reported
 from taglio.scratch import scratch
 
-# Seconds for requests one after another, at most; for requests in flight, at least; of a turn of requests or of runs
-# without requests; and without either.
-_SINGLE_S, _LEAST_S, _TURN_S, _IDLE_S = 2.0, 2.0, 0.3, 0.5
+# Seconds for requests one after another; for requests in flight; of a turn of requests or of runs without requests; and
+# without either.
+_SINGLE_S, _LEAST_S, _TURN_S, _IDLE_S = 1.0, 2.0, 0.3, 0.5
 # Extra messages sent at once.
 _MORE = 2
 # Numbers of a tensor of "few bytes".
@@ -174,11 +174,11 @@ def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> _Seen:
     feed, fewest = _feed(there, back), 16 if there or back else 50
     hosts = pipeline.deployment.hosts()
     shares = {name: min(1.0, host.call(quota).share) for name, host in hosts.items()}
-    _stream(pipeline, feed, fewest, 0.0)
-    single = _single(pipeline, feed)
+    _answers(pipeline, feed, fewest, 0.0, pipeline.lanes)
+    single = _answers(pipeline, feed, 5, _SINGLE_S)
     _, idle = _used(hosts, lambda: time.sleep(_IDLE_S))
     answers: list[AnsweredRequest] = []
-    took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, feed, fewest, _LEAST_S)))
+    took_s, had = _used(hosts, lambda: answers.extend(_answers(pipeline, feed, fewest, _LEAST_S, pipeline.lanes)))
     # Idle work of a device is subtracted: with long transfers it would be most of the total. A quota stretches work.
     used_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
     return _Seen(single, {name: used_s[name] / shares[name] for name in hosts})
@@ -188,20 +188,12 @@ def _request_s(pipeline: RequestPipeline) -> float:
     """Seconds by which requests one after another take longer than runs of their component one after another."""
     (piece,), more_s = pipeline.deployment.manifest.pieces, list[float]()
     host = pipeline.deployment.hosts()[piece.device]
-    _each_s(pipeline, _TURN_S)
+    _answers(pipeline, _feed(), 1, _TURN_S)
     for _ in range(12):
-        run_s = host.alone(piece.name, _TURN_S)
-        more_s.append(_each_s(pipeline, _TURN_S) - run_s)
+        run_s, begun = host.alone(piece.name, _TURN_S), time.monotonic()
+        requests = len(_answers(pipeline, _feed(), 1, _TURN_S))
+        more_s.append((time.monotonic() - begun) / requests - run_s)
     return max(0.0, float(np.median(more_s)))
-
-
-def _each_s(pipeline: RequestPipeline, least_s: float) -> float:
-    """Mean seconds of a request, of those sent one after another for `least_s`."""
-    begun, took_s, requests, feed = time.monotonic(), 0.0, 0, _feed()
-    while took_s < least_s:
-        pipeline.wait(pipeline.send(feed), patience_s=60.0)
-        took_s, requests = time.monotonic() - begun, requests + 1
-    return took_s / requests
 
 
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
@@ -223,20 +215,14 @@ def _opened(
         yield pipeline
 
 
-def _single(pipeline: RequestPipeline, feed: Feed) -> list[AnsweredRequest]:
-    """Answers to 40 requests one after another, or to at least 5 of them if they take long."""
-    begun, answers = time.monotonic(), list[AnsweredRequest]()
-    while len(answers) < 5 or (len(answers) < 40 and time.monotonic() - begun < _SINGLE_S):
-        answers.append(pipeline.wait(pipeline.send(feed), patience_s=60.0))
-    return answers
-
-
-def _stream(pipeline: RequestPipeline, feed: Feed, fewest: int, least_s: float) -> list[AnsweredRequest]:
-    """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
+def _answers(
+    pipeline: RequestPipeline, feed: Feed, fewest: int, least_s: float, in_flight: int = 1
+) -> list[AnsweredRequest]:
+    """Answers to at least `fewest` requests, for at least `least_s`, so many in flight at once."""
     begun = time.monotonic()
     flying, answers = deque[Flight](), list[AnsweredRequest]()
     while flying or not answers:
-        while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
+        while len(flying) < in_flight and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
             flying.append(pipeline.send(feed))
         answers.append(pipeline.wait(flying.popleft(), patience_s=60.0))
     return answers
