@@ -68,7 +68,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Seen:
     """A pipeline's answers to requests one after another, and with many in flight the seconds that each device is busy
     per request."""
 
@@ -108,7 +108,7 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     connection.need(names)
     given = {(link.source, link.target): link for link in cluster.links}
     pairs = [(a, b) for a, b in combinations(names, 2) if {(a, b), (b, a)} & given.keys()]
-    links, costs, ours = list[Link](), dict[str, Handling](), list[tuple[float, ...]]()
+    links, handling, ours = list[Link](), dict[str, Handling](), list[tuple[float, ...]]()
     number = count()
     with scratch() as folder:
 
@@ -129,14 +129,14 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                     links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
             if a == start and {(a, b), (b, a)} <= given.keys():
                 busy_s = [seen.busy_s for seen in (few, more, far, near)]
-                mine, costs[b] = _costs(busy_s, (a, b), (there, back), request_s)
+                mine, handling[b] = costs(busy_s, (a, b), (there, back), request_s)
                 ours.append(mine)
     of_start = np.median(ours, axis=0) if ours else np.zeros(4)
-    costs[start] = replace(_bounded(of_start), request_s=request_s)
-    return Probes(tuple(links), costs)
+    handling[start] = replace(_bounded(of_start), request_s=request_s)
+    return Probes(tuple(links), handling)
 
 
-def _costs(
+def costs(
     busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int], request_s: float
 ) -> tuple[tuple[float, ...], Handling]:
     """Seconds of the first of the two devices, which takes `request_s` for a request besides its messages: per message
@@ -168,7 +168,7 @@ def _many(link: Link | None) -> int:
     return int(np.clip(link.bandwidth_bytes_per_s * 0.2, 100_000, 1_000_000))
 
 
-def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> _Seen:
+def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> Seen:
     """Answers to requests one after another, and busy seconds with as many requests in flight as fit; `there` and
     `back` are bytes sent (0: almost none)."""
     feed, fewest = _feed(there, back), 16 if there or back else 50
@@ -181,7 +181,7 @@ def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> _Seen:
     took_s, had = _used(hosts, lambda: answers.extend(_answers(pipeline, feed, fewest, _LEAST_S, pipeline.lanes)))
     # Idle work of a device is subtracted: with long transfers it would be most of the total. A quota stretches work.
     used_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
-    return _Seen(single, {name: used_s[name] / shares[name] for name in hosts})
+    return Seen(single, {name: used_s[name] / shares[name] for name in hosts})
 
 
 def _request_s(pipeline: RequestPipeline) -> float:
