@@ -9,6 +9,7 @@ from taglio.cluster.engine.probe import Probes, Seen, costs, fitted
 from taglio.cluster.file import parse, written
 from tests.cluster.engine.devices import CLUSTER
 
+
 def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list[AnsweredRequest]:
     """Answers to requests with messages of these bytes, by two clocks that differ by 7 s."""
     ways = [links.link(a, b), links.link(b, a)]
