@@ -32,6 +32,7 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     frequent."""
     if in_files:
         monkeypatch.setattr("taglio.weights.IN_FILES_BYTES", 1)
+        monkeypatch.setattr("taglio.weights.ONE_FILE_BYTES", 1)
     model = load(parsed("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", {"w": np.ones((64, 64))}))
     options = {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
     timed = [{"x": np.ones((1, size), np.float32)} for size in (64, 8)]

@@ -176,10 +176,6 @@ def _job(work: Work, scheme: Scheme, effort: float, device: Device, runtime: str
 
 
 def written(model: Model, folder: Path) -> dict[str, str]:
-    """Write a model for devices, weights that lie in files into one of their own; returns hashes by name."""
-    path, data = folder / "model.onnx", folder / f"model.onnx{artifact.DATA}"
-    if model.store is None:
-        path.write_bytes(model.proto.SerializeToString())
-    else:
-        weights.save(path, model.proto, data, data.name)
-    return {file.name: weights.sha256(file) for file in (path, data) if file.exists()}
+    """Write a model for devices; returns the hashes of its files by name."""
+    path = folder / "model.onnx"
+    return dict(zip((path.name, f"{path.name}{artifact.DATA}"), artifact.write_model(path, model.proto), strict=False))
