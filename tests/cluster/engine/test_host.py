@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from taglio.cluster.engine.deploy import send
+from taglio.cluster.engine.deploy import ClockOffset, Deployment, send
 from taglio.cluster.engine.host import Host
 from taglio.cluster.engine.parcel import Parcel
+from taglio.cluster.engine.pipeline import Broken, RequestPipeline
 from taglio.cluster.engine.wiring import wire
 from taglio.components.build import Manifest, write
 from taglio.components.cut import Component
@@ -51,11 +52,15 @@ def branches() -> Component:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
+def manifest(tmp_path: Path) -> Manifest:
     """Four components: 1 and 3 read what 0 writes first, 2 what it writes last; 4 reads them all."""
     parts = [part("0", "x", "a b"), part("1", "a", "c"), part("2", "b", "d"), part("3", "a", "e")]
     parts.append(part("4", "c d e", "y"))
-    manifest = write(tmp_path, Manifest("0" * 64, ("x",), ("y",), ()), parts)
+    return write(tmp_path, Manifest("0" * 64, ("x",), ("y",), ()), parts)
+
+
+@pytest.fixture
+def host(manifest: Manifest, tmp_path: Path) -> Host:
     found = Host(HERE, 1, tmp_path / "store")
     for piece in manifest.pieces:
         send(found, piece.files, tmp_path)
@@ -88,6 +93,19 @@ def test_several_requests_at_once_are_all_answered_one_component_at_a_time(host:
     steps = sorted((step for answer in answers for step in answer.steps), key=lambda step: step.start_s)
     assert len(steps) == 40 * 5
     assert all(before.end_s <= after.start_s for before, after in pairwise(steps))
+
+
+def test_a_pipeline_on_the_host_of_its_own_process_answers_until_it_gives_up(host: Host, manifest: Manifest) -> None:
+    clocks = {HERE: ClockOffset(0.0, 0.0)}
+    pipeline = RequestPipeline(Deployment(manifest, wire(manifest), {}, host, clocks, 0, {HERE: (HERE,)}), 2, HERE)
+    flights = [pipeline.send({"x": np.full(1, value, np.float32)}) for value in range(8)]
+    answers = [pipeline.wait(flight, 10.0) for flight in reversed(flights)]
+    assert [answer.outputs[0].tolist() for answer in answers] == [[3.0 * value] for value in reversed(range(8))]
+    assert {step.device for answer in answers for step in answer.steps} == {HERE}
+    pipeline.give_up("its device is gone")
+    assert pipeline.wait(flights[0], 0.0).request == 0  # which was answered before
+    with pytest.raises(Broken, match="its device is gone"):
+        pipeline.send({"x": np.zeros(1, np.float32)})
 
 
 def test_a_component_that_cannot_run_on_zeros_is_opened_and_answers(tmp_path: Path) -> None:
