@@ -21,10 +21,10 @@ class Device:
     its components; "" is the profile's runtime.
 
     `cpus` is the processor share in emulation; planning uses only measured times. CPU cost per message: `send_s` plus
-    `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o);
-    `request_s` per request on the start device. `never` lists patterns of operator types and block names that it may
-    not run. `like` names the device that it was declared to equal. `replicas` are devices that take turns at its
-    requests, itself among them (cluster/planning/place.py); empty: itself alone.
+    `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o). `never`
+    lists patterns of operator types and block names that it may not run. `like` names the device that it was declared
+    to equal. `replicas` are devices that take turns at its requests, itself among them (cluster/planning/place.py);
+    empty: itself alone.
     """
 
     name: str
@@ -40,7 +40,6 @@ class Device:
     cpus: float = inf
     send_s: float = 0.0
     receive_s: float = 0.0
-    request_s: float = 0.0
     send_byte_s: float = 0.0
     receive_byte_s: float = 0.0
     like: str = ""
@@ -62,14 +61,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """CPU seconds of a device per message and per byte, as sender and as receiver, and per request on the start device;
-    stretched by the device's quota like all its work."""
+    """CPU seconds of a device per message and per byte, as sender and as receiver; stretched by the device's quota like
+    all its work."""
 
     send_s: float
     receive_s: float
     send_byte_s: float = 0.0
     receive_byte_s: float = 0.0
-    request_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

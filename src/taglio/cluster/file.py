@@ -63,7 +63,6 @@ class _DeviceKeys(_Strict, frozen=True):
     cpus: _Positive | UnsetType = UNSET
     send_ms: _Amount | UnsetType = UNSET
     receive_ms: _Amount | UnsetType = UNSET
-    request_ms: _Amount | UnsetType = UNSET
     send_ms_per_mb: _Amount | UnsetType = UNSET
     receive_ms_per_mb: _Amount | UnsetType = UNSET
     never: tuple[_Text, ...] | UnsetType = UNSET
@@ -99,7 +98,6 @@ _FIELDS = {
     "memory_mb": ("memory_bytes", 1e6),
     "send_ms": ("send_s", 1e-3),
     "receive_ms": ("receive_s", 1e-3),
-    "request_ms": ("request_s", 1e-3),
     "send_ms_per_mb": ("send_byte_s", 1e-9),
     "receive_ms_per_mb": ("receive_byte_s", 1e-9),
     "bandwidth_mbit_s": ("bandwidth_bytes_per_s", 1.25e5),

@@ -41,8 +41,8 @@ def test_costs_come_back_from_busy_seconds_that_were_made_with_them() -> None:
         {"camera": 0.005, "server": 0.006},  # many bytes there
         {"camera": 0.007, "server": 0.004},  # many bytes back
     ]
-    mine, other = costs(busy_s, ("camera", "server"), (10**6, 10**6), 0.001)
-    assert mine == pytest.approx((0.001, 0.002, 0.001 / 1e6, 0.003 / 1e6))
+    mine, other = costs(busy_s, ("camera", "server"), (10**6, 10**6))
+    assert mine == pytest.approx((0.001, 0.003, 0.001 / 1e6, 0.003 / 1e6))
     of = (other.send_s, other.receive_s, other.send_byte_s, other.receive_byte_s)
     assert of == pytest.approx((0.002, 0.001, 0.001 / 1e6, 0.003 / 1e6))
 

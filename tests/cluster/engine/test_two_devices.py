@@ -29,7 +29,7 @@ pytestmark = [needs_ray, pytest.mark.whole]
 # A probe in a hurry.
 PROBE_S = {
     f"cluster.engine.probe.{name}": seconds
-    for name, seconds in (("_SINGLE_S", 0.5), ("_LEAST_S", 0.7), ("_IDLE_S", 0.3), ("_TURN_S", 0.1))
+    for name, seconds in (("_SINGLE_S", 0.5), ("_LEAST_S", 0.7), ("_IDLE_S", 0.3))
 }
 
 
@@ -116,11 +116,10 @@ def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluste
     assert set(found["devices"]) == {"camera", "server"}
     for device in measured.devices:
         taken = found["devices"][device.name]
-        for key in ("send_s", "receive_s", "request_s", "send_byte_s", "receive_byte_s"):
+        for key in ("send_s", "receive_s", "send_byte_s", "receive_byte_s"):
             assert getattr(device, key) == pytest.approx(taken[key], rel=1e-4)
         assert 1e-5 < device.send_s + device.receive_s < 0.1
         assert 1e-11 < device.send_byte_s + device.receive_byte_s < 1e-6
-        assert device.name == "camera" or device.request_s == 0.0  # on a busy machine the difference may be 0
 
 
 def test_wrong_commands_are_refused_in_one_line(

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from pathlib import Path
 from queue import PriorityQueue, SimpleQueue
-from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +22,6 @@ from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message, wire
 from taglio.components.build import Manifest, Piece, State
 from taglio.errors import BadData, BadDevice, TaglioError, with_kind
-from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener
 
@@ -122,11 +119,6 @@ class Host(Resident):
         """What a function returns on this device."""
         return function(*given)
 
-    def alone(self, component: str, least_s: float) -> float:
-        """Mean seconds of runs of a component, on zeros, one after another for `least_s`."""
-        opened = self._components[component]
-        return fmean(run_for(least_s, component, opened.session, repeat([_zeros(opened.piece)])))
-
     def load(self, manifest: Manifest, role: str, threads: int, peers: Mapping[str, Sequence[Any]]) -> None:
         """Open the components of the device `role`, whose turn this one takes, each in its runtime, and run each once
         on zeros if it can; `peers` are the hosts that messages are sent to, by device; several take turns.
@@ -138,7 +130,10 @@ class Host(Resident):
             if piece.device == role:
                 session = opener(piece.runtime)(self.verified(piece.files), SessionOptions(threads))
                 with suppress(Exception):  # zeros may choose a branch for other shapes; a request tells what fails too
-                    session.run([port.name for port in piece.outputs], _zeros(piece))
+                    session.run(
+                        [port.name for port in piece.outputs],
+                        {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs},
+                    )
                 reads, sends = wiring.reads[piece.name], wiring.sends(piece.name)
                 self._components[piece.name] = _Opened(piece, session, reads, sends, manifest.kept_by(piece))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
@@ -205,10 +200,6 @@ class Host(Resident):
             return replace(made, error=BadData(f"{work.component} failed: {with_kind(error)}"))
         step = ComponentStep(work.component, self.device, start, end)
         return replace(made, tensors=values, steps=(*steps, step), hops=hops)
-
-
-def _zeros(piece: Piece) -> dict[str, np.ndarray]:
-    return {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
 
 
 def at_turn(replicas: Sequence[T], request: int) -> T:

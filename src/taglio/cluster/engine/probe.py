@@ -11,10 +11,8 @@ runs a component next, and on a device that was idle even the smallest takes a w
 how much later each arrives than the one before.
 
 CPU costs, by as many requests in flight as fit, if a is the start device: the differences between the pipelines give
-the cost of a message and of its bytes on sender and receiver, including handling, threads and processes. The cost of a
-request besides its messages is measured by one component on the start device, beside its runs without requests. It
-works like a network: the cost is higher if the component has filled the processor's caches, and the component is slower
-if the request has.
+the cost of a message and of its bytes on sender and receiver, including handling, threads and processes. What a request
+takes of the start device besides is part of receiving its answer.
 """
 
 import time
@@ -41,9 +39,8 @@ from taglio.errors import BadDevice
 from taglio.progress import Progress, reported
 from taglio.scratch import scratch
 
-# Seconds for requests one after another; for requests in flight; of a turn of requests or of runs without requests; and
-# without either.
-_SINGLE_S, _LEAST_S, _TURN_S, _IDLE_S = 1.0, 2.0, 0.3, 0.5
+# Requests in flight at once, and seconds for them, for requests one after another, and without requests.
+_LANES, _LEAST_S, _SINGLE_S, _IDLE_S = 8, 2.0, 1.0, 0.5
 # Extra messages sent at once.
 _MORE = 2
 # Numbers of a tensor of "few bytes".
@@ -112,11 +109,9 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     number = count()
     with scratch() as folder:
 
-        def opened(parts: Sequence[Component], lanes: int = 8) -> AbstractContextManager[RequestPipeline]:
-            return _opened(connection, cluster, folder / str(next(number)), parts, lanes)
+        def opened(parts: Sequence[Component]) -> AbstractContextManager[RequestPipeline]:
+            return _opened(connection, cluster, folder / str(next(number)), parts)
 
-        with opened([_part("working", start, [_INPUT], [_OUTPUT], working=True)], lanes=1) as pipeline:
-            request_s = _request_s(pipeline)
         for a, b in reported(pairs, "probing", progress):
             there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
             with opened(_parts(a, b)) as pipeline:
@@ -129,25 +124,24 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                     links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
             if a == start and {(a, b), (b, a)} <= given.keys():
                 busy_s = [seen.busy_s for seen in (few, more, far, near)]
-                mine, handling[b] = costs(busy_s, (a, b), (there, back), request_s)
+                mine, handling[b] = costs(busy_s, (a, b), (there, back))
                 ours.append(mine)
-    of_start = np.median(ours, axis=0) if ours else np.zeros(4)
-    handling[start] = replace(_bounded(of_start), request_s=request_s)
+    handling[start] = _bounded(np.median(ours, axis=0) if ours else np.zeros(4))
     return Probes(tuple(links), handling)
 
 
 def costs(
-    busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int], request_s: float
+    busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int]
 ) -> tuple[tuple[float, ...], Handling]:
-    """Seconds of the first of the two devices, which takes `request_s` for a request besides its messages: per message
-    sent and received, per byte sent and received; and the costs of the other device. `busy_s` are those of requests
-    with few bytes, with more messages, and with the many bytes of `sizes` there and back."""
+    """Seconds of the first of the two devices: per message sent and received, per byte sent and received; and the costs
+    of the other device. `busy_s` are those of requests with few bytes, with more messages, and with the many bytes of
+    `sizes` there and back."""
     (a, b), (there, back), (few, more, far, near) = ends, sizes, busy_s
     sent, received = ((more[device] - few[device]) / _MORE for device in (a, b))
     leaving, arriving = ((far[device] - few[device]) / there for device in (a, b))
     returned, restored = ((near[device] - few[device]) / back for device in (b, a))
     other = _bounded(np.array([few[b] - received, received, returned, arriving]))
-    return (sent, few[a] - request_s - sent, leaving, restored), other
+    return (sent, few[a] - sent, leaving, restored), other
 
 
 def fitted(planned: Link, few_s: Sequence[float], many_s: Sequence[float], count_bytes: int, gap_s: float) -> Link:
@@ -174,26 +168,14 @@ def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> Seen:
     feed, fewest = _feed(there, back), 16 if there or back else 50
     hosts = pipeline.deployment.hosts()
     shares = {name: min(1.0, host.call(quota).share) for name, host in hosts.items()}
-    _answers(pipeline, feed, fewest, 0.0, pipeline.lanes)
+    _answers(pipeline, feed, fewest, 0.0, _LANES)
     single = _answers(pipeline, feed, 5, _SINGLE_S)
     _, idle = _used(hosts, lambda: time.sleep(_IDLE_S))
     answers: list[AnsweredRequest] = []
-    took_s, had = _used(hosts, lambda: answers.extend(_answers(pipeline, feed, fewest, _LEAST_S, pipeline.lanes)))
+    took_s, had = _used(hosts, lambda: answers.extend(_answers(pipeline, feed, fewest, _LEAST_S, _LANES)))
     # Idle work of a device is subtracted: with long transfers it would be most of the total. A quota stretches work.
     used_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
     return Seen(single, {name: used_s[name] / shares[name] for name in hosts})
-
-
-def _request_s(pipeline: RequestPipeline) -> float:
-    """Seconds by which requests one after another take longer than runs of their component one after another."""
-    (piece,), more_s = pipeline.deployment.manifest.pieces, list[float]()
-    host = pipeline.deployment.hosts()[piece.device]
-    _answers(pipeline, _feed(), 1, _TURN_S)
-    for _ in range(12):
-        run_s, begun = host.alone(piece.name, _TURN_S), time.monotonic()
-        requests = len(_answers(pipeline, _feed(), 1, _TURN_S))
-        more_s.append((time.monotonic() - begun) / requests - run_s)
-    return max(0.0, float(np.median(more_s)))
 
 
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
@@ -206,12 +188,12 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
 
 @contextmanager
 def _opened(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component]
 ) -> Iterator[RequestPipeline]:
     folder.mkdir()
     manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts)
     deployment = open_components(connection, manifest, folder, cluster)
-    with closing(RequestPipeline(deployment, lanes, cluster.start)) as pipeline:
+    with closing(RequestPipeline(deployment, _LANES, cluster.start)) as pipeline:
         yield pipeline
 
 
@@ -245,24 +227,12 @@ def _parts(first: str, other: str, more: int = 0) -> list[Component]:
     return [*parts, _part("last", first, last, [_OUTPUT])]
 
 
-def _part(
-    name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, size: int = 2, working: bool = False
-) -> Component:
+def _part(name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, size: int = 2) -> Component:
     """A component whose outputs are each the sum of the first numbers of its inputs, with as many zeros behind as the
-    number at `size` says. A working component first fills megabytes from its input, adds them up and multiplies a part
-    of them, as the layers of a network do: with less than the 6 MB of each of its tensors a request seems to cost a
-    quarter of what it does with a network."""
+    number at `size` says."""
     integers = {"begin": [0], "end": [_FEW], "at": [size], "behind": [size + 1], "none": [0]}
     nodes = [f"{name}_first = Slice ({name}, begin, end)" for name in reads]
     summed = [f"{name}_first" for name in reads]
-    if working:
-        integers |= {"row": [1, _FEW], "rows": [400, 4000 // _FEW], "first": [0, 0], "square": [400, 400]}
-        nodes += [f"flat = Reshape ({reads[0]}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
-        nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
-        nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]
-        nodes += [f"{tensor}_most = ReduceMax <keepdims = 0> ({tensor})" for tensor in ("layers", "product")]
-        nodes.append("most = Add (layers_most, product_most)")
-        summed.append("most")
     nodes += [f"sum = Sum ({', '.join(summed)})", "float_count = Slice (sum, at, behind)"]
     nodes += ["count = Cast <to = 7> (float_count)", "ends = Concat <axis = 0> (none, count)"]
     nodes += [f"{name} = Pad (sum, ends)" for name in writes]

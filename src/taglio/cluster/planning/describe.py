@@ -38,9 +38,8 @@ def describe(
 
 
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
-    """Seconds of a single request of each model: simulated, plus the fixed cost per request."""
-    request_s = assembled.cluster.device(assembled.cluster.start).request_s
-    return tuple(request_s + simulate(pipeline).end_s for pipeline in pipelines(assembled, totals))
+    """Simulated seconds of a single request of each model."""
+    return tuple(simulate(pipeline).end_s for pipeline in pipelines(assembled, totals))
 
 
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> dict[str, float]:
@@ -102,7 +101,7 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
         placements=places,
         status=status,
         gap=gap,
-        predicted_latency_s=Interval.around(timeline.end_s + cluster.device(cluster.start).request_s, width),
+        predicted_latency_s=Interval.around(timeline.end_s, width),
         predicted_error=Interval(0.0, float("nan"), float("nan"), 0.0),
         measured_error=None,
         notes=notes,
@@ -157,10 +156,9 @@ def wired_flows(graph: Graph, plan: Plan) -> frozenset[tuple[str, str]]:
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline) -> dict[str, float]:
-    """Busy seconds per streamed request of each link, and of each place, including its request and message handling; of
-    devices that take turns, those of the one whose turn it is."""
+    """Busy seconds per streamed request of each link, and of each place, including its handling of messages; of devices
+    that take turns, those of the one whose turn it is."""
     profiles, busy, cluster = assembled.workloads[model].profiles, pipeline.busy_s(), assembled.cluster
-    busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for transfer in pipeline.transfers:
         source, target = (cluster.device(end) for end in transfer.link)
         if source.name != target.name:

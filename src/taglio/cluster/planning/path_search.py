@@ -94,9 +94,6 @@ class PeriodSearch(PathSearch):
         self.counted = [share / np.array(turns) for share in self.shares]
         for counted, work in zip(self.counted, assembled.workloads, strict=True):
             counted[np.diag_indices(len(devices))] *= [work.profiles[device.name].sustained() for device in devices]
-        home = self.problem.devices.index(cluster.start)
-        self.handling_s = np.zeros((len(devices), len(devices)))
-        self.handling_s[home, home] = sum(share[home, home] for share in self.counted) * devices[home].request_s
 
     def worth(self, totals: Totals) -> float:
         """The period of a placement, and a little of a request's seconds."""
@@ -106,7 +103,7 @@ class PeriodSearch(PathSearch):
         """By placement, the same of replays, with their latency for the seconds."""
         busy_s = sum(replay.busy_s * counted for replay, counted in zip(played, self.counted, strict=True))
         latency_s = np.stack([replay.latency_s for replay in played], axis=1) @ self.shares
-        return np.asarray((self.handling_s + busy_s).max(axis=(1, 2)) + _SPARING * latency_s)
+        return np.asarray(busy_s.max(axis=(1, 2)) + _SPARING * latency_s)
 
     def besides(self) -> np.ndarray:
         """Nothing (node, label)."""
