@@ -178,6 +178,7 @@ class Planner:
         answer = self._by(objective, assembled)
         if answer is None:
             return None
+        answer = replace(answer, value=float(answer.value), bound=float(answer.bound))
         status: Status = "optimal" if answer.gap <= self.gap else "time limit"
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
