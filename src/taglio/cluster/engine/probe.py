@@ -18,10 +18,9 @@ takes of the start device besides is part of receiving its answer.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import combinations, count
-from pathlib import Path
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -106,26 +105,20 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     given = {(link.source, link.target): link for link in cluster.links}
     pairs = [(a, b) for a, b in combinations(names, 2) if {(a, b), (b, a)} & given.keys()]
     links, handling, ours = list[Link](), dict[str, Handling](), list[tuple[float, ...]]()
-    number = count()
-    with scratch() as folder:
-
-        def opened(parts: Sequence[Component]) -> AbstractContextManager[RequestPipeline]:
-            return _opened(connection, cluster, folder / str(next(number)), parts)
-
-        for a, b in reported(pairs, "probing", progress):
-            there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
-            with opened(_parts(a, b)) as pipeline:
-                few, far, near = _seen(pipeline), _seen(pipeline, there=there), _seen(pipeline, back=back)
-            with opened(_parts(a, b, _MORE)) as pipeline:
-                more = _seen(pipeline)
-            for ends, many, count_bytes in (((a, b), far, there), ((b, a), near, back)):
-                if ends in given:
-                    trips_s = few.trips_s(a, b), many.trips_s(a, b)
-                    links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
-            if a == start and {(a, b), (b, a)} <= given.keys():
-                busy_s = [seen.busy_s for seen in (few, more, far, near)]
-                mine, handling[b] = costs(busy_s, (a, b), (there, back))
-                ours.append(mine)
+    for a, b in reported(pairs, "probing", progress):
+        there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
+        with _opened(connection, cluster, _parts(a, b)) as pipeline:
+            few, far, near = _seen(pipeline), _seen(pipeline, there=there), _seen(pipeline, back=back)
+        with _opened(connection, cluster, _parts(a, b, _MORE)) as pipeline:
+            more = _seen(pipeline)
+        for ends, many, count_bytes in (((a, b), far, there), ((b, a), near, back)):
+            if ends in given:
+                trips_s = few.trips_s(a, b), many.trips_s(a, b)
+                links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
+        if a == start and {(a, b), (b, a)} <= given.keys():
+            busy_s = [seen.busy_s for seen in (few, more, far, near)]
+            mine, handling[b] = costs(busy_s, (a, b), (there, back))
+            ours.append(mine)
     handling[start] = _bounded(np.median(ours, axis=0) if ours else np.zeros(4))
     return Probes(tuple(links), handling)
 
@@ -187,14 +180,12 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
 
 
 @contextmanager
-def _opened(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component]
-) -> Iterator[RequestPipeline]:
-    folder.mkdir()
-    manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts)
-    deployment = open_components(connection, manifest, folder, cluster)
-    with closing(RequestPipeline(deployment, _LANES, cluster.start)) as pipeline:
-        yield pipeline
+def _opened(connection: Connection, cluster: Cluster, parts: Sequence[Component]) -> Iterator[RequestPipeline]:
+    with scratch() as folder:
+        manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts)
+        deployment = open_components(connection, manifest, folder, cluster)
+        with closing(RequestPipeline(deployment, _LANES, cluster.start)) as pipeline:
+            yield pipeline
 
 
 def _answers(
@@ -230,15 +221,23 @@ def _parts(first: str, other: str, more: int = 0) -> list[Component]:
 def _part(name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, size: int = 2) -> Component:
     """A component whose outputs are each the sum of the first numbers of its inputs, with as many zeros behind as the
     number at `size` says."""
-    integers = {"begin": [0], "end": [_FEW], "at": [size], "behind": [size + 1], "none": [0]}
-    nodes = [f"{name}_first = Slice ({name}, begin, end)" for name in reads]
-    summed = [f"{name}_first" for name in reads]
-    nodes += [f"sum = Sum ({', '.join(summed)})", "float_count = Slice (sum, at, behind)"]
-    nodes += ["count = Cast <to = 7> (float_count)", "ends = Concat <axis = 0> (none, count)"]
-    nodes += [f"{name} = Pad (sum, ends)" for name in writes]
-    ends = (", ".join(f"float[{name}_size] {name}" for name in side) for side in (reads, writes))
-    weights = (f"int64[{len(numbers)}] {key} = {{{', '.join(map(str, numbers))}}}" for key, numbers in integers.items())
-    graph = f"part ({next(ends)}) => ({next(ends)}) <{', '.join(weights)}> {{ {' '.join(nodes)} }}"
-    proto = parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
+    inputs, outputs = (", ".join(f"float[{tensor}_size] {tensor}" for tensor in side) for side in (reads, writes))
+    firsts = " ".join(f"{tensor}_first = Slice ({tensor}, begin, end)" for tensor in reads)
+    summed = ", ".join(f"{tensor}_first" for tensor in reads)
+    padded = " ".join(f"{tensor} = Pad (sum, ends)" for tensor in writes)
+    proto = parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 13]>
+        part ({inputs}) => ({outputs}) <
+            int64[1] begin = {{0}}, int64[1] end = {{{_FEW}}},
+            int64[1] at = {{{size}}}, int64[1] behind = {{{size + 1}}}
+        > {{
+            {firsts}
+            sum = Sum ({summed})
+            number = Slice (sum, at, behind)
+            count = Cast <to = 7> (number)
+            ends = Concat <axis = 0> (begin, count)
+            {padded}
+        }}"""
+    )
     shapes = dict.fromkeys([*reads, *writes], (_FEW,))
     return Component(name, device, (), proto, tuple(reads), tuple(writes), shapes)
