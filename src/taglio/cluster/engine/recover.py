@@ -6,13 +6,13 @@ When they are back (links.py), the first plan is deployed beside the running one
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import Connection
@@ -22,7 +22,7 @@ from taglio.cluster.engine.pipeline import RequestPipeline
 from taglio.cluster.engine.replan import Planned, replan
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Plan
-from taglio.scratch import PREFIX
+from taglio.scratch import lasting
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Recovery:
         self._first = self.running = first
         self._pipeline: RequestPipeline | None = None
         self.switches: list[Switch] = []
-        self._plans = TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)  # the components of other plans
+        self._plans = lasting(self)  # the components of other plans
         self._links = Links(connection)
         # What was there when no plan was possible, until when that stands, and the reason.
         self._refused: tuple[object, float, BadDevice] | None = None
@@ -108,7 +108,7 @@ class Recovery:
         same = self.running.plan.without(off)
         if same is not None and all(pair & off for pair in cut):
             return replace(self.running, plan=same) if off else self.running
-        return replan(self.folder, self._first.plan, without(self._first.cluster, gone, lost), Path(self._plans.name))
+        return replan(self.folder, self._first.plan, without(self._first.cluster, gone, lost), self._plans)
 
     def _there(self) -> tuple[frozenset[str], frozenset[Pair]]:
         """The living devices and the lost links."""
@@ -145,7 +145,7 @@ class Recovery:
         """Stop watching links and deploying the first plan, and remove other plans."""
         self._links.close()
         self._drop_returning()
-        self._plans.cleanup()
+        shutil.rmtree(self._plans, ignore_errors=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _drop_returning(self) -> None:
