@@ -93,7 +93,8 @@ def open_components(
     for name in stands_for:
         if here is not None and name == here.device:
             continue
-        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups={MESSAGES: 4, STREAM: 1})(Host)
+        # One thread receives messages while another runs components.
+        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups={MESSAGES: 2, STREAM: 1})(Host)
         actors[name] = actor.options(**on(name)).remote()
     hosts: dict[str, Any] = {name: Calls(actor) for name, actor in actors.items()}
     if here is not None and here.device in stands_for:

@@ -8,11 +8,10 @@ planner assumes.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from queue import PriorityQueue, SimpleQueue
+from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -107,7 +106,7 @@ class Host(Resident):
         self._peers: dict[str, list[Callable[[Parcel], None]]] = {}
         self._role = self.device
         self._waiting: PriorityQueue[_ReadyComponent] = PriorityQueue()
-        self._runner = ThreadPoolExecutor(1, "runs components")
+        self._turn = threading.Lock()  # one component runs at a time
         self._lock = threading.Lock()
         self._requests: dict[int, _OpenRequest] = {}
         self._states = SessionStates()
@@ -139,7 +138,19 @@ class Host(Resident):
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
 
     def take(self, parcel: Parcel) -> None:
-        """Receive a message: the components that waited only for it will run."""
+        """Receive a message, and run the components that are ready, unless another thread does."""
+        self._note(parcel)
+        while not self._waiting.empty() and self._turn.acquire(blocking=False):
+            try:
+                with suppress(Empty):  # another thread was quicker
+                    work = self._waiting.get_nowait()
+                    for message in self._send(work.component, self._run(work)):
+                        self._note(message)
+            finally:
+                self._turn.release()
+
+    def _note(self, parcel: Parcel) -> None:
+        """Queue the components that now have all inputs."""
         with self._lock:
             request = self._requests.setdefault(parcel.request, _OpenRequest(set(self._components), parcel.session))
             request.parcels[parcel.message] = parcel
@@ -147,17 +158,9 @@ class Host(Resident):
                 if name in request.left and all(index in request.parcels for index in component.reads):
                     parcels = [request.parcels[index] for index in component.reads]
                     self._waiting.put(_ReadyComponent(parcel.request, place, name, parcels, request.session))
-                    self._runner.submit(self._run_first)
                     request.left.discard(name)
             if not request.left:
                 del self._requests[parcel.request]
-
-    def _run_first(self) -> None:
-        """Run the first component that waits, send what it wrote, and let those on this device that waited for it
-        run."""
-        work = self._waiting.get_nowait()
-        for parcel in self._send(work.component, self._run(work)):
-            self.take(parcel)
 
     def outbox(self) -> Iterator[Parcel]:
         """The messages to the caller's process, as they are made. It has no end: a stream that breaks off tells the

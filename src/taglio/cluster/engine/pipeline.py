@@ -7,8 +7,10 @@ it, for messages to the caller and to the start device's host. The stream breaks
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,13 +71,13 @@ class RequestPipeline:
         self._start = start
         actors, here, messages = deployment.actors, deployment.here, deployment.wiring.messages
         # The hosts of each device, which take turns.
-        self._hosts = {
+        self._hosts: dict[str, list[Callable[[Parcel], object]]] = {
             device: [post(actors[name]) for name in names]
             for device, names in deployment.places.items()
             if names[0] in actors
         }
         if here is not None:
-            self._hosts[here.device] = [here.take]
+            self._hosts[here.device] = [partial(ThreadPoolExecutor(2).submit, here.take)]  # two, as elsewhere
             here.deliver = self._deliver
         self._inputs = [(index, message) for index, message in enumerate(messages) if message.source == CALLER]
         self._answers = sum(message.device == CALLER for message in messages)
