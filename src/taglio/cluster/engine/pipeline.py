@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,8 @@ class RequestPipeline:
             if names[0] in actors
         }
         if here is not None:
-            self._hosts[here.device] = [partial(ThreadPoolExecutor(2).submit, here.take)]  # two, as elsewhere
+            own, take = ThreadPoolExecutor(2), here.take  # two threads, as elsewhere
+            self._hosts[here.device] = [lambda parcel: own.submit(take, parcel)]
             here.deliver = self._deliver
         self._inputs = [(index, message) for index, message in enumerate(messages) if message.source == CALLER]
         self._answers = sum(message.device == CALLER for message in messages)
