@@ -86,6 +86,6 @@ def workload(name: str, cluster: Cluster, seed: int) -> Workload:
         # A device is not as many times as fast in every block.
         rng = np.random.default_rng([seed, cluster.devices.index(device)])
         entries = tuple(replace(entry, seconds=entry.seconds * rng.uniform(0.8, 1.25)) for entry in measured.blocks)
-        profiles[device.name] = scaled(replace(measured, blocks=entries), device.scale_factor)
+        profiles[device.name] = scaled(replace(measured, blocks=entries), device.scale or 1.0)
     bound = next(iter(limits.values())) ** 0.5
     return Workload(name, blocks, profiles, model, Limits(bound), None, limits)

@@ -10,7 +10,7 @@ import pytest
 from taglio.cli.words import as_flags
 from taglio.deploy import verify, write
 from taglio.flow import workspace
-from taglio.transaction import FOLDERS, STANDBY
+from taglio.transaction import FOLDERS
 from tests.end_to_end.command import ROOT
 
 ANY = "…"
@@ -50,7 +50,7 @@ def test_every_file_of_a_workspace_is_named() -> None:
     names += [name for files in workspace.MADE_FROM.values() for name in files]
     names += [workspace.FLOAT_MODEL, f"{workspace.CALIBRATED}.json"]
     names += [verify.MANIFEST, verify.SAMPLES, write.README, write.VERIFY]
-    names += [f"{name}/" for name in (*FOLDERS, STANDBY) if name]
+    names += [f"{name}/" for name in FOLDERS if name]
     assert [name for name in names if name.removeprefix("deploy/") not in page] == []
 
 

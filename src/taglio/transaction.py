@@ -20,8 +20,6 @@ from taglio.optional import uninterrupted
 _STAGED = ".taglio-new"
 # Subfolders whose files are part of the workspace, parents first; others are caches or the user's, and are only read.
 FOLDERS = ("", "components", "deploy", "deploy/samples", "profiles")
-# A subfolder that is written directly: plans made while a device is lost.
-STANDBY = "standby"
 
 
 @contextlib.contextmanager
@@ -140,7 +138,7 @@ def _commit(folder: Path, staged: Path) -> None:
 def _recover(folder: Path) -> None:
     """Remove what a killed command left. Raises BadArtifact for links to other folders, whose files would be replaced
     or removed: a workspace may come from someone else."""
-    for subfolder in (*filter(None, FOLDERS), STANDBY):
+    for subfolder in filter(None, FOLDERS):
         for path in (folder / subfolder, *(folder / subfolder).rglob("*")):
             if path.is_symlink() and (path == folder / subfolder or not path.is_file()):
                 raise BadArtifact(f"{path} is a symbolic link: put the directory itself there")

@@ -52,7 +52,7 @@ def test_units_are_converted_once() -> None:
     assert (camera.threads, camera.memory_bytes, camera.active_watts) == (1, 64e6, 4.0)
     assert (camera.energy_cap_joules, camera.profile, camera.assumed) == (0.5, "profile.json", False)
     assert (gateway.memory_bytes, gateway.never, gateway.int8) == (inf, ("Resize", "model.2*"), False)
-    assert (server.scale_of, server.scale_factor, server.assumed) == ("gateway", 0.2, True)
+    assert (server.profile, server.assumed) == ("profile.json", True) and server.scale == pytest.approx(0.1)
     assert cluster.link("camera", "server") == Link("camera", "server", 12.5e6, 5e-3, 0.25e-6)
     assert cluster.link("server", "camera") == Link("server", "camera", 12.5e6, 5e-3, 0.25e-6)
     assert cluster.link("camera", "gateway") == Link("camera", "gateway", 50e6)
@@ -76,11 +76,10 @@ def test_what_messages_take_is_read() -> None:
 def test_a_device_left_out_still_lends_its_times() -> None:
     alone = parse(FILE).without("gateway")
     assert [each.name for each in alone.devices] == ["camera", "server"]
-    assert alone.devices[1].scale_of == "camera"
-    assert alone.devices[1].scale_factor == pytest.approx(0.1)
+    assert alone.devices[1].profile == "profile.json" and alone.devices[1].scale == pytest.approx(0.1)
     assert all("gateway" not in (each.source, each.target) for each in alone.links)
     moved = replace(parse(FILE), start="server").without("camera")
-    assert (moved.device("gateway").scale_of, moved.device("gateway").scale_factor) == ("profile.json", 0.5)
+    assert (moved.device("gateway").profile, moved.device("gateway").scale) == ("profile.json", 0.5)
 
 
 def test_a_device_without_times_of_its_own_has_a_place_for_them() -> None:
@@ -178,8 +177,9 @@ like = "server"
 def test_a_device_that_is_like_another_has_its_figures_and_its_links() -> None:
     cluster = parse(LIKE)
     server, second = cluster.device("server"), cluster.device("second")
-    assert replace(second, name="server", scale_of="gateway", scale_factor=0.2, like="") == server
-    assert (second.scale_of, second.scale_factor, second.like, second.assumed) == ("server", 1.0, "server", True)
+    assert second == replace(server, name="second", like="server")
+    measured = parse(LINKED + '[device.c]\nlike = "b"\n').device("c")
+    assert (measured.profile, measured.scale, measured.assumed) == ("profiles/b.json", 1.0, True)
     for name in ("second", "third"):
         assert cluster.link("camera", name) == replace(link(cluster), target=name)
         assert cluster.link(name, "camera") is not None and cluster.link("gateway", name) is None

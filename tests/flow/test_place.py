@@ -30,7 +30,7 @@ def cluster(camera: str = "", server: str = "") -> Cluster:
     """A measured camera and a server that is assumed to take half its time, with the runtimes of a cluster file."""
     devices = (
         Device("camera", camera, profile="profile.json"),
-        Device("server", server, scale_of="camera", scale_factor=0.5),
+        Device("server", server, profile="profile.json", scale=0.5),
     )
     return Cluster("camera", devices, (Link("camera", "server", 1e8), Link("server", "camera", 1e8)))
 

@@ -24,7 +24,7 @@ from tests.plan.made_up import Sketch, choosers, error_of, forms, profile_of
 LIMIT = 0.025
 LINKS = (Link("near", "far", 1e6, latency_s=2e-5), Link("far", "near", 1e6, latency_s=2e-5))
 CLUSTER = Cluster(
-    "near", (Device("near", profile="profile.json"), Device("far", scale_of="near", scale_factor=0.4)), LINKS
+    "near", (Device("near", profile="profile.json"), Device("far", profile="profile.json", scale=0.4)), LINKS
 )
 
 

@@ -22,7 +22,7 @@ STEPS = 12
 SCHEME = "qdq-u8s8-asym-pc-rr"
 TWO = Cluster(
     "camera",
-    (Device("camera", profile="profile.json"), Device("server", scale_of="camera", scale_factor=0.5)),
+    (Device("camera", profile="profile.json"), Device("server", profile="profile.json", scale=0.5)),
     (Link("camera", "server", 1e8), Link("server", "camera", 1e8)),
 )
 

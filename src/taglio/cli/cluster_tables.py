@@ -53,8 +53,8 @@ def links(probes: Probes, planned: Cluster) -> list[Part]:
         texts = [
             f"{ms(message_s)}, {ms(byte_s * 1e6)} per MB" if message_s or byte_s else "" for message_s, byte_s in ends
         ]
-        costs.append([name, *texts, ms(cost.request_s) if cost.request_s else ""])
-    heading = ["CPU time of", "sending a message", "receiving a message", "starting a request"]
+        costs.append([name, *texts])
+    heading = ["CPU time of", "sending a message", "receiving a message"]
     return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
 
 

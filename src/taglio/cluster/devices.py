@@ -10,23 +10,21 @@ from taglio.errors import BadOption
 
 # The environment variable that is set in emulated devices.
 EMULATION = "TAGLIO_EMULATION"
-# Bytes of a call that fetches a message, with its headers and acknowledgements (docs/notes/ray.md).
-FETCH_BYTES = 700
 # Factors on measured times, bandwidths and memories: beyond these, seconds and bytes become 0 or infinite in plans.
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A machine. `profile` names a file of measured times in each model's folder (profiles/NAME.json by default). It is
-    None with a `scale_of`, the device or profile file whose times are multiplied by `scale_factor`: an assumption,
-    marked wherever it is used. `runtime` runs its components; "" is the profile's runtime.
+    """A machine. `profile` names a file of measured times in each model's folder (profiles/NAME.json by default). If it
+    is another device's, `scale` is the factor on these times: an assumption, marked wherever it is used. `runtime` runs
+    its components; "" is the profile's runtime.
 
     `cpus` is the processor share in emulation; planning uses only measured times. CPU cost per message: `send_s` plus
-    `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o);
-    `request_s` per request on the start device. `never` lists patterns of operator types and block names that it may
-    not run. `like` names the device that it was declared to equal. `replicas` are devices that take turns at its
-    requests, itself among them (cluster/planning/place.py); empty: itself alone.
+    `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o). `never`
+    lists patterns of operator types and block names that it may not run. `like` names the device that it was declared
+    to equal. `replicas` are devices that take turns at its requests, itself among them (cluster/planning/place.py);
+    empty: itself alone.
     """
 
     name: str
@@ -37,13 +35,11 @@ class Device:
     energy_cap_joules: float = inf
     never: tuple[str, ...] = ()
     int8: bool = True
-    profile: str | None = None
-    scale_of: str | None = None
-    scale_factor: float = 1.0
+    profile: str = ""
+    scale: float | None = None
     cpus: float = inf
     send_s: float = 0.0
     receive_s: float = 0.0
-    request_s: float = 0.0
     send_byte_s: float = 0.0
     receive_byte_s: float = 0.0
     like: str = ""
@@ -60,19 +56,18 @@ class Device:
     @property
     def assumed(self) -> bool:
         """Whether its times are scaled from another device's instead of measured."""
-        return self.scale_of is not None
+        return self.scale is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """CPU seconds of a device per message and per byte, as sender and as receiver, and per request on the start device;
-    stretched by the device's quota like all its work."""
+    """CPU seconds of a device per message and per byte, as sender and as receiver; stretched by the device's quota like
+    all its work."""
 
     send_s: float
     receive_s: float
     send_byte_s: float = 0.0
     receive_byte_s: float = 0.0
-    request_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +129,6 @@ class Cluster:
                 return link
         return Link(source, target, inf) if source == target else None
 
-    def fetching_s(self, source: str) -> float:
-        """Seconds that the start device's call for a message from `source` keeps the link there busy."""
-        link = self.link(self.start, source)
-        return 0.0 if link is None or source == self.start else FETCH_BYTES / link.bandwidth_bytes_per_s
-
     def with_link(self, link: Link) -> "Cluster":
         """A copy with one link set."""
         links = tuple(other for other in self.links if (other.source, other.target) != (link.source, link.target))
@@ -160,14 +150,7 @@ class Cluster:
         gone = self.device(name)
         if name == self.start:
             raise BadOption(f'"{name}" is the start device, where inputs come from: it cannot be removed')
-        of, factor = gone.profile or gone.scale_of, gone.scale_factor  # the file of its times still exists
-        devices = tuple(
-            replace(device, scale_of=of, scale_factor=device.scale_factor * factor)
-            if device.scale_of == name
-            else device
-            for device in self.devices
-            if device.name != name
-        )
+        devices = tuple(device for device in self.devices if device is not gone)
         links = tuple(link for link in self.links if name not in (link.source, link.target))
         return replace(self, devices=devices, links=links)
 

@@ -9,7 +9,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -64,7 +63,6 @@ class _DeviceKeys(_Strict, frozen=True):
     cpus: _Positive | UnsetType = UNSET
     send_ms: _Amount | UnsetType = UNSET
     receive_ms: _Amount | UnsetType = UNSET
-    request_ms: _Amount | UnsetType = UNSET
     send_ms_per_mb: _Amount | UnsetType = UNSET
     receive_ms_per_mb: _Amount | UnsetType = UNSET
     never: tuple[_Text, ...] | UnsetType = UNSET
@@ -100,7 +98,6 @@ _FIELDS = {
     "memory_mb": ("memory_bytes", 1e6),
     "send_ms": ("send_s", 1e-3),
     "receive_ms": ("receive_s", 1e-3),
-    "request_ms": ("request_s", 1e-3),
     "send_ms_per_mb": ("send_byte_s", 1e-9),
     "receive_ms_per_mb": ("receive_byte_s", 1e-9),
     "bandwidth_mbit_s": ("bandwidth_bytes_per_s", 1.25e5),
@@ -138,10 +135,11 @@ def parse(text: str, file: str = "cluster") -> Cluster:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the tables of a file into the devices and links so far; `numbers` are the links' places in the file."""
+    """Reads the tables of a file into devices, their scales and links; `numbers` are the links' places in the file."""
 
     file: str
     devices: dict[str, Device] = field(default_factory=dict)
+    scales: dict[str, _Scale] = field(default_factory=dict)
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -170,8 +168,8 @@ class _Reader:
         self.copy_alike()
         if whole.start not in self.devices:
             raise self.fail(f'start = "{whole.start}", no such device{nearest(whole.start, self.devices)}')
-        for name in self.devices:
-            self.refuse_endless_scale(name)
+        for name in self.scales:
+            self.scale(name)
         return Cluster(whole.start, tuple(self.devices.values()), tuple(self.links.values()))
 
     def read_device(self, name: str, value: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -188,14 +186,12 @@ class _Reader:
         runtimes = [runtime for runtime in RUNTIMES if runtime not in WHOLE]
         if table.runtime not in (UNSET, *runtimes):
             raise self.fail(f'{where}.runtime = "{table.runtime}" is not known{nearest(str(table.runtime), runtimes)}')
-        device = Device(name, profile=f"profiles/{name}.json", **_in_fields(table, _DeviceKeys))
-        if table.profile is not UNSET and table.scale is not UNSET:
-            raise self.fail(f"{where}: has a profile and a scale: keep one of them")
-        if table.profile is not UNSET:
-            device = replace(device, profile=table.profile)
         if table.scale is not UNSET:
-            device = replace(device, profile=None, scale_of=table.scale.of, scale_factor=table.scale.factor)
-        self.devices[name] = device
+            if table.profile is not UNSET:
+                raise self.fail(f"{where}: has a profile and a scale: keep one of them")
+            self.scales[name] = table.scale
+        profile = f"profiles/{name}.json" if table.profile is UNSET else table.profile
+        self.devices[name] = Device(name, profile=profile, **_in_fields(table, _DeviceKeys))
 
     def read_link(self, number: int, table: _LinkTable) -> None:
         where, ends = f"link {number}", (table.source, table.target)
@@ -234,29 +230,37 @@ class _Reader:
             first = self.devices[copy.like]
             if first.like:
                 raise self.fail(f'{message}, which is like "{first.like}": name that')
-            self.devices[name] = replace(
-                first, name=name, profile=None, scale_of=first.name, scale_factor=1.0, like=first.name
-            )
+            self.devices[name] = replace(first, name=name, like=first.name)
+            self.scales[name] = _Scale(first.name, 1.0)
             for (source, target), link in list(self.links.items()):
                 if first.name in (source, target) and name not in (source, target):
                     ends = (name, target) if source == first.name else (source, name)
                     self.links[ends] = replace(link, source=ends[0], target=ends[1])
 
-    def refuse_endless_scale(self, name: str) -> None:
-        """Refuse scales that lead nowhere or in a circle."""
-        seen = [name]
-        while (of := self.devices[seen[-1]].scale_of) is not None and not of.endswith(".json"):
-            if of not in self.devices:
-                raise self.fail(f'device.{seen[-1]}.scale of "{of}", no such device{nearest(of, self.devices)}')
-            if of in seen:
-                raise self.fail(f"{' is scaled from '.join([*seen, of])}: one of them needs its own profile")
-            seen.append(of)
-        factor = prod(self.devices[device].scale_factor for device in seen)
+    def scale(self, name: str) -> None:
+        """Give a device the file of times that its scale leads to."""
+        profile, factor = self.times(name)
         if not LEAST_FACTOR <= factor <= MOST_FACTOR:
             raise self.fail(
                 f'the times of "{name}" are scaled by {factor:g} in all: give factors from {LEAST_FACTOR:g} to '
                 f"{MOST_FACTOR:g} in all"
             )
+        self.devices[name] = replace(self.devices[name], profile=profile, scale=factor)
+
+    def times(self, name: str, *seen: str) -> tuple[str, float]:
+        """The file of a device's times and the factor on them, over the scales of the devices `seen` and others.
+        Refuses scales that lead nowhere or in a circle."""
+        scale = self.scales.get(name)
+        if name in seen:
+            raise self.fail(f"{' is scaled from '.join([*seen, name])}: one of them needs its own profile")
+        if scale is None:
+            return self.devices[name].profile, 1.0
+        if scale.of.endswith(".json"):
+            return scale.of, scale.factor
+        if scale.of not in self.devices:
+            raise self.fail(f'device.{name}.scale of "{scale.of}", no such device{nearest(scale.of, self.devices)}')
+        profile, factor = self.times(scale.of, *seen, name)
+        return profile, factor * scale.factor
 
 
 def _explained(name: str, value: Any, kind: type[Struct], message: str) -> str:
@@ -297,10 +301,10 @@ def written(cluster: Cluster) -> str:
             lines.append(f'like = "{device.like}"')
             continue
         lines += _lines_of(device, _DeviceKeys, Device(""))
-        if device.scale_of is not None:
-            lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
-        elif device.profile is not None:
+        if device.scale is None:
             lines.append(f'profile = "{device.profile}"')
+        else:
+            lines.append(f'scale = {{ of = "{device.profile}", factor = {device.scale:.9g} }}')
     for link in cluster.links:
         if not copies & {link.source, link.target}:
             numbers = _lines_of(link, _LinkKeys, Link("", "", 0.0))

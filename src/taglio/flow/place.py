@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
-from taglio.cluster.devices import Cluster, Device
+from taglio.cluster.devices import Cluster
 from taglio.cluster.planning.describe import predicted_error, wired_flows
 from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.place import place as solve
@@ -62,9 +62,10 @@ class Candidate:
         """A profile for every device, measured or scaled, in the device's runtime. Raises BadArtifact for a missing or
         unsuitable profile, or one taken in another runtime than the cluster file gives the device; scaled times of
         another device are an assumption and may be of another runtime."""
-        by_device, owners = {}, {device.profile: device.name for device in cluster.devices}
+        by_device: dict[str, Profile] = {}
+        owners = {device.profile: device.name for device in cluster.devices if not device.assumed}
         for device in cluster.devices:
-            file, factor = source(cluster, device)
+            file, factor = device.profile, device.scale or 1.0
             profile = self.profiles.get(owners.get(file, file)) or self.profiles.get(file)
             if profile is None and file == f"{PROFILE}.json":
                 profile = self.measured
@@ -145,19 +146,6 @@ def candidate(
         max_steps=max_steps,
     )
     return Candidate(name or work.name, work, profile, error, limits, rate_per_s, profiles or {})
-
-
-def source(cluster: Cluster, device: Device) -> tuple[str, float]:
-    """The profile file with a device's times, and the factor on them."""
-    factor = 1.0
-    names = {device.name: device for device in cluster.devices}
-    while device.scale_of is not None:
-        factor *= device.scale_factor
-        if device.scale_of not in names:
-            return device.scale_of, factor
-        device = names[device.scale_of]
-    assert device.profile is not None, "the cluster file gives every device times"
-    return device.profile, factor
 
 
 def place(

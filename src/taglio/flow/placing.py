@@ -16,7 +16,7 @@ from taglio.cluster.planning.workload import Objective, Workload, parse_objectiv
 from taglio.errors import BadOption
 from taglio.flow.error import error_of_workspace
 from taglio.flow.pareto import AXES, Front, front
-from taglio.flow.place import Candidate, candidate, source
+from taglio.flow.place import Candidate, candidate
 from taglio.flow.place import place as place_all
 from taglio.flow.workspace import PROFILE, keep_plan, reopen_profiled
 from taglio.plan.result import GAP
@@ -69,7 +69,7 @@ def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:
     error = error_of_workspace(folder, work, measured)
     profiles = {}
     for device in cluster.devices:
-        file, _ = source(cluster, device)
+        file = device.profile
         if file != f"{PROFILE}.json" and (folder / file).exists():
             profiles[file] = artifact.load(folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
     return candidate(work, with_waking(measured), error, profiles=profiles, name=folder.name, **limits)

@@ -159,8 +159,6 @@ def test_what_is_cut_for_good_is_planned_around(made: Emulation, out: Path) -> N
             time.sleep(4.0)
         later = [(took_s, status) for sent_s, took_s, status in rows if sent_s > again_s]
         assert later and all(status == 200 and took_s < 2.0 for took_s, status in later), log.read_text()
-        plans = [json.loads(path.read_text())["body"] for path in out.glob("standby/*/plan.json")]
-        assert plans and all({("gateway", "server"), ("server", "gateway")}.isdisjoint(ends(plan)) for plan in plans)
         with asking(made) as rows:
             made.become(made.cluster)
             until(lambda: "links are back" in log.read_text(), 90.0, "the first plan")

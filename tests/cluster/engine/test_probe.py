@@ -1,21 +1,13 @@
-"""What the probe measures with, and what it makes of times that were made up."""
-
-from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import Any
+"""What the probe makes of times that were made up."""
 
 import pytest
 
 from taglio.cluster.devices import Cluster, Handling, Link
-from taglio.cluster.engine import probe
 from taglio.cluster.engine.parcel import ComponentStep, Hop
 from taglio.cluster.engine.pipeline import AnsweredRequest
-from taglio.cluster.engine.probe import Probes, fitted
+from taglio.cluster.engine.probe import Probes, Seen, costs, fitted
 from taglio.cluster.file import parse, written
-from taglio.components.cut import Component
 from tests.cluster.engine.devices import CLUSTER
-
-NOTHING: Any = None
 
 
 def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list[AnsweredRequest]:
@@ -29,51 +21,30 @@ def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list
     return [AnsweredRequest(request, [], 0.0, end_s, (step,), hops) for request in range(9)]
 
 
-def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = CLUSTER.replace("both = true", "both = true\ngap_ms = 0.25")
-    cluster = parse(file + '[device.third]\n[[link]]\nfrom = "third"\nto = "server"\nbandwidth_mbit_s = 8\n')
-    real = cluster.with_link(Link("camera", "server", 12.5e6, 5e-3, gap_s=1e-3))
-    real = real.with_link(Link("server", "camera", 2.5e6, 5e-3)).with_link(Link("server", "third", 1e6, 2e-3))
-    real = real.with_link(Link("third", "server", 1e6, 2e-3))
-    busy_s = {
-        "alone": {"camera": 0.001},
-        "camera-server-few": {"camera": 0.004, "server": 0.003},
-        "camera-server-more": {"camera": 0.006, "server": 0.005},
-        "camera-server-there": {"camera": 0.005, "server": 0.006},
-        "camera-server-back": {"camera": 0.007, "server": 0.004},
-    }
+def test_links_come_back_from_trips_that_were_made_with_them() -> None:
+    there, back = Link("camera", "server", 12.5e6, 5e-3, gap_s=1e-3), Link("server", "camera", 2.5e6, 5e-3)
+    cluster, ends = parse(CLUSTER).with_link(there).with_link(back), ("camera", "server")
+    few, far, near, more = (
+        Seen(answers(cluster, *ends, sizes, size), {})
+        for sizes, size in (([0], 0), ([1_000_000], 0), ([0], 1_000_000), ([0] * 3, 0))
+    )
+    for link, many in ((there, far), (back, near)):
+        found = fitted(link, few.trips_s(*ends), many.trips_s(*ends), 1_000_000, more.gap_s(*ends))
+        assert (found.latency_s, found.gap_s) == pytest.approx((5e-3, 1e-3))
+        assert found.bandwidth_bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s)
 
-    def seen(parts: list[Component], *, there: int = 0, back: int = 0) -> probe._Seen:
-        if len(parts) == 1:
-            return probe._Seen([], busy_s["alone"])
-        a, b, more = parts[0].device, parts[1].device, len(parts) > 3
-        way = "more" if more else "there" if there else "back" if back else "few"
-        return probe._Seen(answers(real, a, b, [there] * (3 if more else 1), back), busy_s.get(f"{a}-{b}-{way}", {}))
 
-    monkeypatch.setattr(probe, "_opened", lambda _, __, ___, parts, ____: nullcontext(parts))
-    monkeypatch.setattr(probe, "_request_s", lambda _: 0.0001)
-    monkeypatch.setattr(probe, "_seen", seen)
-    monkeypatch.setattr(probe, "_many", lambda _: 1_000_000)
-    connection: Any = SimpleNamespace(need=lambda _: None)
-    probes = probe.probe(connection, cluster)
-    ends = [(link.source, link.target) for link in probes.links]
-    assert ends == [("camera", "server"), ("server", "camera"), ("third", "server")]
-    for link in probes.links:
-        wanted = real.link(link.source, link.target)
-        assert wanted is not None
-        assert link.latency_s == pytest.approx(wanted.latency_s)
-        assert link.bandwidth_bytes_per_s == pytest.approx(wanted.bandwidth_bytes_per_s)
-    assert probes.links[0].gap_s == pytest.approx(1e-3)
-    expected = {
-        "server": (0.002, 0.001, 0.001 / 1e6, 0.003 / 1e6),
-        "camera": (0.001, 0.002, 0.001 / 1e6, 0.003 / 1e6),
-    }
-    assert probes.handling.keys() == expected.keys()
-    for name, seconds in expected.items():
-        cost = probes.handling[name]
-        of = (cost.send_s, cost.receive_s, cost.send_byte_s, cost.receive_byte_s)
-        assert of == pytest.approx(seconds)
-    assert (probes.handling["camera"].request_s, probes.handling["server"].request_s) == (0.0001, 0.0)
+def test_costs_come_back_from_busy_seconds_that_were_made_with_them() -> None:
+    busy_s = [
+        {"camera": 0.004, "server": 0.003},  # few bytes
+        {"camera": 0.006, "server": 0.005},  # two more messages
+        {"camera": 0.005, "server": 0.006},  # many bytes there
+        {"camera": 0.007, "server": 0.004},  # many bytes back
+    ]
+    mine, other = costs(busy_s, ("camera", "server"), (10**6, 10**6))
+    assert mine == pytest.approx((0.001, 0.003, 0.001 / 1e6, 0.003 / 1e6))
+    of = (other.send_s, other.receive_s, other.send_byte_s, other.receive_byte_s)
+    assert of == pytest.approx((0.002, 0.001, 0.001 / 1e6, 0.003 / 1e6))
 
 
 def test_trips_that_were_held_up_or_seem_to_take_no_time_give_a_link() -> None:

@@ -70,7 +70,7 @@ def test_a_lost_device_is_named_where_pins_or_limits_forbid_the_others(
             recovery.recover("it does not answer")
     assert tried.looks == 1  # nothing has changed since
     tried.up["far"] = True
-    monkeypatch.setattr(recover, "replan", lambda _, __, cluster: planned(cluster, 1.0))
+    monkeypatch.setattr(recover, "replan", lambda _, __, cluster, ___: planned(cluster, 1.0))
     recovery.recover("it does not answer")
     assert tried.looks == 2
 

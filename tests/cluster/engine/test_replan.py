@@ -32,7 +32,7 @@ def test_errors_that_were_predicted_too_low_are_predicted_higher(digits_staged: 
         """The upper end of what a new plan's error can be, if the workspace's plan measured `factor` times as much as
         the study predicts and this one does."""
         keep_plan(folder, replace(plan, measured_error=factor * studied))
-        other = replan(folder, plan, CLUSTER).plan
+        other = replan(folder, plan, CLUSTER, tmp_path / "plans").plan
         return each.error.upper(factor * each.error.predict(each.work.graph, other.assignment()))
 
     assert 0.0 < highest(0.5) <= 0.5 * LIMIT

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from taglio.cluster.devices import Link
-from taglio.cluster.engine.deploy import MOST_LANES
 from taglio.cluster.engine.pipeline import AnsweredRequest, Broken
-from taglio.cluster.engine.run import _RunInProgress, lanes_for, way_s
+from taglio.cluster.engine.run import MOST_LANES, _RunInProgress, lanes_for, way_s
 from taglio.cluster.engine.runner import Runner
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Port
@@ -84,15 +83,14 @@ class Line:
         self.sent += 1
         return self.sent - 1
 
-    def settled(self, request: int, _: float) -> bool:
-        return request < self.sent and self.lanes == 1
-
     def wait(self, request: int, _: float) -> AnsweredRequest:
         self.answered += 1
         return AnsweredRequest(request, [np.full(1, self.value)], 0.0, 1.0, (), ())
 
-    def close(self) -> None:
+    def give_up(self, _: str = "") -> None:
         pass
+
+    close = give_up
 
 
 class Losing:

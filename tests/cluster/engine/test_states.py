@@ -51,15 +51,12 @@ class Lines:
         self._held.append(np.full(1, sum(ran)))
         return len(self._held) - 1
 
-    def settled(self, *_: object) -> bool:
-        return True
-
     def wait(self, request: int, _: float) -> AnsweredRequest:
         if request == self.breaking:
             raise Broken("its device is gone")
         return AnsweredRequest(request, [self._held[request]], 0.0, 1.0, (), ())
 
-    def close(self) -> None:
+    def give_up(self, _: str) -> None:
         pass
 
 

@@ -29,7 +29,7 @@ pytestmark = [needs_ray, pytest.mark.whole]
 # A probe in a hurry.
 PROBE_S = {
     f"cluster.engine.probe.{name}": seconds
-    for name, seconds in (("_SINGLE_S", 0.5), ("_LEAST_S", 0.7), ("_IDLE_S", 0.3), ("_TURN_S", 0.1))
+    for name, seconds in (("_SINGLE_S", 0.5), ("_LEAST_S", 0.7), ("_IDLE_S", 0.3))
 }
 
 
@@ -45,7 +45,7 @@ def test_status_says_what_each_device_is(running: Bench) -> None:
 def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path, cluster: Path) -> None:
     plan = planned(out, cluster)
     assert {each["device"] for each in plan["placements"]} == {"camera", "server"}
-    for kept in running.folder.glob("d/*/components/*.onnx"):  # of a test before
+    for kept in running.folder.glob("d/*/components/*/*.onnx"):  # of a test before
         kept.unlink()
     ran = running.command("run", out, "--cluster", cluster, "--runs", 30, "--json").json()
     assert (ran["requests"], ran["identical"], ran["resent"]) == (30, 30, 0)
@@ -93,7 +93,7 @@ def test_a_changed_component_is_logged_and_sent_again(running: Bench, placed: Pa
     out = placed
     assert "in order" in running.command("run", out, "--cluster", cluster, "--runs", 1).out
     theirs = next(each["sha256"] for each in last_manifest(out) if each["device"] == "server")
-    kept = next((running.folder / "d" / "server" / "components").glob(f"{theirs}.onnx"))
+    kept = next((running.folder / "d" / "server" / "components").glob(f"{theirs[:32]}*/*.onnx"))
     kept.write_bytes(kept.read_bytes() + b"x")
     ran = running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
     assert ran["sent_bytes"] > 0 and ran["identical"] == 1
@@ -116,11 +116,10 @@ def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluste
     assert set(found["devices"]) == {"camera", "server"}
     for device in measured.devices:
         taken = found["devices"][device.name]
-        for key in ("send_s", "receive_s", "request_s", "send_byte_s", "receive_byte_s"):
+        for key in ("send_s", "receive_s", "send_byte_s", "receive_byte_s"):
             assert getattr(device, key) == pytest.approx(taken[key], rel=1e-4)
         assert 1e-5 < device.send_s + device.receive_s < 0.1
         assert 1e-11 < device.send_byte_s + device.receive_byte_s < 1e-6
-        assert device.name == "camera" or device.request_s == 0.0  # on a busy machine the difference may be 0
 
 
 def test_wrong_commands_are_refused_in_one_line(
@@ -190,8 +189,9 @@ def test_two_that_are_alike_take_turns(running: Bench, out: Path, tmp_path: Path
     finally:
         running.command("cluster", "stop", "--name", "second")
     assert (ran["requests"], ran["identical"], ran["resent"]) == (60, 60, 0)
-    both = [sorted((running.folder / "d" / name / "components").glob("*.onnx")) for name in ("server", "second")]
-    assert {path.name for path in both[1]} and {path.name for path in both[1]} <= {path.name for path in both[0]}
+    both = [(running.folder / "d" / name / "components").iterdir() for name in ("server", "second")]
+    first, second = ({path.name for path in paths} for paths in both)
+    assert second and second <= first
 
 
 @contextmanager

@@ -62,25 +62,12 @@ def shortest(assembled: Assembled) -> float:
     return min((seconds(assembled, replace(t, levels=s)) for t in placements for s in levels), default=inf)
 
 
-def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is_proven() -> None:
-    graph, profiles = chain()
-    work = Workload("m", graph, profiles, None, Limits(None))
-    taking = replace(CLUSTER, devices=tuple(replace(each, request_s=1.0) for each in CLUSTER.devices))
-    for objective in (Objective(), parse_objective("latency=2,energy=1")):
-        free, taken = (place([work], cluster, objective) for cluster in (CLUSTER, taking))
-        more = objective.latency
-        assert taken.value == pytest.approx(free.value + more) and taken.bound == pytest.approx(free.bound + more)
-        assert taken.plans[0].predicted_latency_s.value == pytest.approx(free.plans[0].predicted_latency_s.value + 1.0)
-        assert taken.plans[0].gap == taken.gap
-
-
 def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_components_take() -> None:
-    """By its blocks and messages alone the stream is fastest on the other device; on slow links calls that fetch
-    messages would take longer."""
+    """By its blocks and messages alone the stream is fastest on the other device."""
     graph, profiles = chain()
     slow = {**profiles, "far": replace(profiles["far"], overhead_s=1.0)}
-    for known, cluster, device in ((profiles, FAST, "far"), (slow, FAST, "near"), (profiles, CLUSTER, "near")):
-        plan = place([Workload("m", graph, known, None, Limits(None))], cluster, STREAM).plans[0]
+    for known, device in ((profiles, "far"), (slow, "near")):
+        plan = place([Workload("m", graph, known, None, Limits(None))], FAST, STREAM).plans[0]
         assert {each.device for each in plan.placements} == {device}
 
 
@@ -127,20 +114,6 @@ def test_a_cap_that_no_device_reaches_changes_no_value(objective: str) -> None:
     capped = replace(CLUSTER, devices=tuple(replace(each, energy_cap_joules=1e3) for each in CLUSTER.devices))
     free, held = (place([work], where, parse_objective(objective), gap=1e-3) for where in (CLUSTER, capped))
     assert held.value == pytest.approx(free.value, rel=2e-3)
-
-
-@pytest.mark.parametrize("objective", [LATENCY, SUM])
-def test_what_a_request_takes_is_part_of_a_latency_that_is_limited(objective: Objective) -> None:
-    graph, profiles = chain()
-    cluster = parse(PAIR.replace("[device.near]", "[device.near]\nrequest_ms = 1"))
-    best = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, objective).plans[0]
-    taken = best.predicted_latency_s.value + 1e-3
-    (plan,) = place(
-        [Workload("m", graph, profiles, None, Limits(None, max_latency_s=1.01 * taken))], cluster, objective
-    ).plans
-    assert plan.predicted_latency_s.value == pytest.approx(taken)
-    with pytest.raises(Infeasible, match="the latency limit"):
-        place([Workload("m", graph, profiles, None, Limits(None, max_latency_s=taken - 5e-4))], cluster, objective)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
     assert last == 3
     plain = Scheduler(assembled, 0).schedule(labels, copies)
     assert [piece.name for piece in plain.tasks] == ["0-far"]
-    assert plain.transfers[0].source is None and plain.transfers[1].answers
+    assert plain.transfers[0].source is None and not plain.transfers[1].targets
     assert simulate(plain).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
 
 

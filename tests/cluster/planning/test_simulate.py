@@ -20,7 +20,7 @@ UP, DOWN = (CAMERA, SERVER), (SERVER, CAMERA)
 def send(
     source: int | None, *targets: int, link: tuple[str, str] = UP, busy: float = 1.0, delay: float = 0.0
 ) -> Transfer:
-    return Transfer(f"t{source}", source, targets, link, busy, delay, answers=not targets)
+    return Transfer(f"t{source}", source, targets, link, busy, delay)
 
 
 def there_and_back(compute: float = 3.0) -> Pipeline:

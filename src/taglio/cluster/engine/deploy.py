@@ -13,7 +13,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, Host
+from taglio.cluster.engine.host import MESSAGES, STREAM, Host
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.resident import CHUNK_BYTES, DeviceFacts, clock_name
@@ -22,9 +22,6 @@ from taglio.components.build import Manifest, read
 from taglio.errors import BadDevice, plural
 from taglio.progress import Progress
 from taglio.runtimes.places import AUTO
-
-# Requests in flight per device at most: each has its threads on every device.
-MOST_LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +65,10 @@ class Calls:
         return lambda *given: ray().get(method.remote(*given), timeout=120.0)
 
 
-def deploy(connection: Connection, planned: Planned, lanes: int) -> Deployment:
-    """Send and open the components of a plan for up to `lanes` requests in flight. Raises BadDevice for a device that
-    cannot run its components."""
+def deploy(connection: Connection, planned: Planned) -> Deployment:
+    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its components."""
     manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
-    return open_components(connection, manifest, planned.folder, planned.cluster, lanes, planned.plan.machines())
+    return open_components(connection, manifest, planned.folder, planned.cluster, planned.plan.machines())
 
 
 def open_components(
@@ -80,11 +76,10 @@ def open_components(
     manifest: Manifest,
     folder: Path,
     cluster: Cluster,
-    lanes: int,
     machines: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Deployment:
-    """Send and open the components in `folder` for up to `lanes` requests in flight; `machines` are the devices that
-    run a device's components in turn (default: itself). Raises BadDevice.
+    """Send and open the components in `folder`; `machines` are the devices that run a device's components in turn
+    (default: itself). Raises BadDevice.
 
     On the start device, its components are opened in this process: inputs and outputs are here.
     """
@@ -94,15 +89,12 @@ def open_components(
     connection.need(list(stands_for))
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
-    threads = min(lanes, MOST_LANES)  # devices that take turns share what is in flight
     actors = {}
-    for name, device in stands_for.items():
+    for name in stands_for:
         if here is not None and name == here.device:
             continue
-        sent = sum(message.source_device == device for message in wiring.messages)
-        # The answers of the next request are fetched in advance.
-        groups = {MESSAGES: threads, FETCHES: max(1, (threads + 1) * sent), WATCH: 1}
-        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
+        # One thread receives messages while another runs components.
+        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups={MESSAGES: 2, STREAM: 1})(Host)
         actors[name] = actor.options(**on(name)).remote()
     hosts: dict[str, Any] = {name: Calls(actor) for name, actor in actors.items()}
     if here is not None and here.device in stands_for:
@@ -111,8 +103,8 @@ def open_components(
     def opened(name: str) -> tuple[ClockOffset, int]:
         host, role = hosts[name], stands_for[name]
         pieces = [piece for piece in manifest.pieces if piece.device == role]
-        files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
-        facts, sent_bytes = admitted(host, cluster.device(name), pieces[0].runtime, files)
+        facts = admitted(host, cluster.device(name), pieces[0].runtime)
+        sent_bytes = sum(send(host, piece.files, folder) for piece in pieces)
         clock = ClockOffset(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
         others = {other: names for other, names in places.items() if other != role and names[0] in actors}
         peers = {other: [actors[name] for name in names] for other, names in others.items()}
@@ -130,11 +122,9 @@ def open_components(
     return Deployment(manifest, wiring, actors, here, clocks, sent_bytes, places)
 
 
-def admitted(
-    host: Any, device: Device, runtime: str, files: Mapping[str, Path], progress: Progress | None = None
-) -> tuple[DeviceFacts, int]:
-    """The facts of a host's device, and the bytes of `files` (path by hash) sent to it. Raises BadDevice if the device
-    differs from the cluster file or lacks the runtime that it is to run in."""
+def admitted(host: Any, device: Device, runtime: str) -> DeviceFacts:
+    """The facts of a host's device. Raises BadDevice if it differs from the cluster file or lacks the runtime that it
+    is to run in."""
     facts: DeviceFacts = host.facts()
     ours, theirs = artifact.version_of("taglio"), facts.versions.get("taglio", "none")
     if theirs != ours:
@@ -151,20 +141,21 @@ def admitted(
             f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or give it '
             "another runtime in the cluster file, and plan again"
         )
-    return facts, send(host, files, progress)
+    return facts
 
 
-def send(host: Any, files: Mapping[str, Path], progress: Progress | None = None) -> int:
-    """Send those of `files` (path by hash) that the host's device lacks; returns the bytes sent."""
+def send(host: Any, files: Mapping[str, str], folder: Path, progress: Progress | None = None) -> int:
+    """Send those of a model's `files` in `folder` (hash by name) that the host's device lacks; returns the bytes
+    sent."""
     total = 0
-    for sha256 in host.missing(list(files)):
-        path, size_bytes, offset = files[sha256], files[sha256].stat().st_size, 0
-        with path.open("rb") as file:
+    for name in host.missing(files):
+        size_bytes, offset = (folder / name).stat().st_size, 0
+        with (folder / name).open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
-                host.receive(sha256, size_bytes, offset, chunk)
+                host.receive(files, name, size_bytes, offset, chunk)
                 offset += len(chunk)
                 if progress:
-                    progress(f"sending {path.name}", offset, size_bytes)
+                    progress(f"sending {name}", offset, size_bytes)
         total += offset
     return total
 

@@ -1,20 +1,17 @@
 """The actor on a device: opens components, runs each when its messages have arrived, and sends the outputs straight to
 the devices that read them.
 
-Several requests may be in flight, each message in its own thread; components run one at a time, among the ready ones
-the oldest request's first, as the planner assumes.
+Several requests may be in flight; components run one at a time, among the ready ones the oldest request's first, as the
+planner assumes.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from pathlib import Path
-from queue import PriorityQueue
-from statistics import fmean
+from queue import Empty, PriorityQueue, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,12 +21,11 @@ from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message, wire
 from taglio.components.build import Manifest, Piece, State
 from taglio.errors import BadData, BadDevice, TaglioError, with_kind
-from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener
 
-# Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
-MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
+# Threads of an actor: for arriving messages, and one for the stream of those to the caller's process.
+MESSAGES, STREAM = "messages", "stream"
 # Most sessions whose states are kept; the least recently used is dropped first.
 SESSIONS = 1000
 T = TypeVar("T")
@@ -109,22 +105,18 @@ class Host(Resident):
         self._components: dict[str, _Opened] = {}
         self._peers: dict[str, list[Callable[[Parcel], None]]] = {}
         self._role = self.device
-        # One component runs at a time: the first waiting one, not necessarily the one that this thread added.
         self._waiting: PriorityQueue[_ReadyComponent] = PriorityQueue()
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # one component runs at a time
         self._lock = threading.Lock()
         self._requests: dict[int, _OpenRequest] = {}
-        self._promised: dict[tuple[int, int], Future[Parcel]] = {}
         self._states = SessionStates()
+        self._outbox: SimpleQueue[Parcel] = SimpleQueue()
+        # Called with each message to the caller's process; if this is that process, it sets another function.
+        self.deliver: Callable[[Parcel], None] = self._outbox.put
 
     def call(self, function: Callable[..., T], *given: Any) -> T:
         """What a function returns on this device."""
         return function(*given)
-
-    def alone(self, component: str, least_s: float) -> float:
-        """Mean seconds of runs of a component, on zeros, one after another for `least_s`."""
-        opened = self._components[component]
-        return fmean(run_for(least_s, component, opened.session, repeat([_zeros(opened.piece)])))
 
     def load(self, manifest: Manifest, role: str, threads: int, peers: Mapping[str, Sequence[Any]]) -> None:
         """Open the components of the device `role`, whose turn this one takes, each in its runtime, and run each once
@@ -135,54 +127,46 @@ class Host(Resident):
         wiring, self._role = wire(manifest), role
         for piece in manifest.pieces:
             if piece.device == role:
-                session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
+                session = opener(piece.runtime)(self.verified(piece.files), SessionOptions(threads))
                 with suppress(Exception):  # zeros may choose a branch for other shapes; a request tells what fails too
-                    session.run([port.name for port in piece.outputs], _zeros(piece))
+                    session.run(
+                        [port.name for port in piece.outputs],
+                        {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs},
+                    )
                 reads, sends = wiring.reads[piece.name], wiring.sends(piece.name)
                 self._components[piece.name] = _Opened(piece, session, reads, sends, manifest.kept_by(piece))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
 
     def take(self, parcel: Parcel) -> None:
-        """Receive a message: run the components that waited only for it, and those that wait for their outputs."""
-        due = self._note(parcel)
-        while due:
-            with self._turn:
-                work = self._waiting.get_nowait()
-                made = self._run(work)
-            due += sum(map(self._note, self._send(work.component, made))) - 1
+        """Receive a message, and run the components that are ready, unless another thread does."""
+        self._note(parcel)
+        while not self._waiting.empty() and self._turn.acquire(blocking=False):
+            try:
+                with suppress(Empty):  # another thread was quicker
+                    work = self._waiting.get_nowait()
+                    for message in self._send(work.component, self._run(work)):
+                        self._note(message)
+            finally:
+                self._turn.release()
 
-    def _note(self, parcel: Parcel) -> int:
-        """Queue the components that now have all inputs; returns their number."""
+    def _note(self, parcel: Parcel) -> None:
+        """Queue the components that now have all inputs."""
         with self._lock:
             request = self._requests.setdefault(parcel.request, _OpenRequest(set(self._components), parcel.session))
             request.parcels[parcel.message] = parcel
-            count = 0
             for place, (name, component) in enumerate(self._components.items()):
                 if name in request.left and all(index in request.parcels for index in component.reads):
                     parcels = [request.parcels[index] for index in component.reads]
                     self._waiting.put(_ReadyComponent(parcel.request, place, name, parcels, request.session))
                     request.left.discard(name)
-                    count += 1
             if not request.left:
                 del self._requests[parcel.request]
-        return count
 
-    def promise(self, request: int, message: int) -> "Future[Parcel]":
-        """A future message of a request, for those that fetch: the caller, and the caller's device."""
-        with self._lock:
-            return self._promised.setdefault((request, message), Future())
-
-    def give(self, request: int, message: int) -> Parcel:
-        """Wait for the message and remove it."""
-        try:
-            return self.promise(request, message).result()
-        finally:
-            with self._lock:
-                del self._promised[request, message]
-
-    def stay(self) -> None:
-        """Never return: the call fails when this process ends, which tells the caller."""
-        threading.Event().wait()
+    def outbox(self) -> Iterator[Parcel]:
+        """The messages to the caller's process, as they are made. It has no end: a stream that breaks off tells the
+        caller that this process has ended."""
+        while True:
+            yield self._outbox.get()
 
     def _send(self, component: str, made: Parcel) -> list[Parcel]:
         """Send a component's messages, out of what it made; returns those to components on this device."""
@@ -195,7 +179,7 @@ class Host(Resident):
             elif message.device in self._peers:
                 at_turn(self._peers[message.device], made.request)(parcel)
             else:
-                self.promise(made.request, index).set_result(parcel)
+                self.deliver(parcel)
         return here
 
     def _run(self, work: _ReadyComponent) -> Parcel:
@@ -219,10 +203,6 @@ class Host(Resident):
             return replace(made, error=BadData(f"{work.component} failed: {with_kind(error)}"))
         step = ComponentStep(work.component, self.device, start, end)
         return replace(made, tensors=values, steps=(*steps, step), hops=hops)
-
-
-def _zeros(piece: Piece) -> dict[str, np.ndarray]:
-    return {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
 
 
 def at_turn(replicas: Sequence[T], request: int) -> T:

@@ -51,10 +51,14 @@ class Links:
         for name in reached:
             neighbours = {other: address for other, address in others.items() if Pair((name, other)) in linked}
             calls[name] = hosts[name].call.remote(untouched, neighbours)
-        answers = self._answers(calls)
-        for name, failures in answers.items():
-            self._lose(Pair((name, other)) for other, silent in failures.items() if silent)
-        return {name for name in names if name not in there} | {*unreached} | {*reached} - {*answers}
+        answers = set[str]()
+        done, _ = ray().wait([*calls.values()], num_returns=len(calls), timeout=10.0) if calls else ([], [])
+        for name in [name for name, call in calls.items() if call in done]:
+            with suppress(Exception):  # its host has ended
+                failures = ray().get(calls[name])
+                self._lose(Pair((name, other)) for other, silent in failures.items() if silent)
+            answers.add(name)
+        return {name for name in names if name not in there} | {*unreached} | {*reached} - answers
 
     def lost(self) -> frozenset[Pair]:
         """The links that must not be used: those that were lost and have not held since."""
@@ -85,20 +89,6 @@ class Links:
         hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), 16)
         task = ray().remote(held_for).options(**on(one), max_retries=0)
         self._holding[pair] = task.remote(other, hold_s)
-
-    def _answers(self, calls: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
-        """What devices answer within ten seconds: nothing where only the host has ended, for the other end tries its
-        links. Dead devices are not waited for."""
-        answers, end, waiting = dict[str, dict[str, bool]](), time.monotonic() + 10.0, dict(calls)
-        while waiting and time.monotonic() < end:
-            done = ray().wait(list(waiting.values()), num_returns=len(waiting), timeout=0.2)[0]
-            for name in [name for name, answer in waiting.items() if answer in done]:
-                answers[name] = {}
-                with suppress(Exception):  # its process has ended
-                    answers[name] = ray().get(waiting.pop(name))
-            there = self._connection.addresses()
-            waiting = {name: answer for name, answer in waiting.items() if name in there}
-        return answers
 
 
 def pairs(cluster: Cluster) -> set[Pair]:

@@ -22,7 +22,7 @@ from taglio.components.prove import Proof
 from taglio.errors import BadOption, Infeasible
 from taglio.flow.error import error_model
 from taglio.flow.opening import Model
-from taglio.flow.place import candidate, place, source
+from taglio.flow.place import candidate, place
 from taglio.flow.placing import CLUSTER, opened
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.result import result_of, write
@@ -134,7 +134,7 @@ def optimize_on_cluster(
             write(staged, result_of(settled, chosen, Tables(settled.graph, own, error), plan, built))
             sha256 = work.model.sha256
             for name, profile in profiles.items():
-                artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, profile)
+                artifact.save(staged / cluster.device(name).profile, PROFILE, sha256, profile)
             artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
             settled.kept.forget("switchable")
             # Two seconds of requests, because predictions are for the steady state. With half a processor, thirty short

@@ -1,25 +1,26 @@
 """Send requests through a deployment: inputs to the devices that read them, answers from those that write outputs.
 
-Components send their outputs straight from device to device. If this process is the start device's host, it fetches its
-messages, because no device can call it. The end of a device is detected by a call to it that otherwise never returns.
+Components send their outputs straight from device to device. No device can call this process, so each has a stream to
+it, for messages to the caller and to the start device's host. The stream breaks off when the device ends.
 """
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from taglio.cluster.engine.deploy import Deployment
-from taglio.cluster.engine.host import FETCHES, WATCH, at_turn, post
+from taglio.cluster.engine.host import STREAM, at_turn, post
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.parcel import ComponentStep, Hop, Parcel, SessionStep, merged
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.wiring import CALLER
-from taglio.errors import BadData, with_kind
+from taglio.errors import with_kind
 
 
 class Broken(Exception):
@@ -51,165 +52,115 @@ class AnsweredRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flight:
-    """A request in flight, by its number in its pipeline."""
+    """A request in flight, by its number in its pipeline: its answers so far, and whether there is anything left to
+    wait for."""
 
     request: int
-    answers: "list[Future[Parcel]]"
     sent_s: float
+    parcels: list[Parcel] = field(default_factory=list)
+    settled: threading.Event = field(default_factory=threading.Event)
 
 
 class RequestPipeline:
-    """A deployment with up to `lanes` requests in flight."""
+    """A deployment with up to `lanes` requests in flight, for one sender and any number of threads that wait."""
 
     def __init__(self, deployment: Deployment, lanes: int, start: str) -> None:
         self.lanes = lanes
         self.deployment = deployment
         self._start = start
         actors, here, messages = deployment.actors, deployment.here, deployment.wiring.messages
-        self._here = here
-        self._pool = ThreadPoolExecutor(2 * lanes)  # a local component waits for its turn in a thread
-        # Elsewhere: the hosts of each device, which take turns.
-        away = {
-            device: [actors[name] for name in names]
+        # The hosts of each device, which take turns.
+        self._hosts: dict[str, list[Callable[[Parcel], object]]] = {
+            device: [post(actors[name]) for name in names]
             for device, names in deployment.places.items()
             if names[0] in actors
         }
-        to = {device: [post(actor) for actor in hosts] for device, hosts in away.items()}
-        self._inputs = [
-            (index, message, to.get(message.device))
-            for index, message in enumerate(messages)
-            if message.source == CALLER
-        ]
-        ours = {CALLER} if here is None else {CALLER, here.device}
-        # Messages from other devices to this process, and from the local host to the caller.
-        self._fetched = [
-            (index, message.device == CALLER, [host.give.options(concurrency_group=FETCHES) for host in away[source]])
-            for index, message in enumerate(messages)
-            if message.device in ours and (source := message.source_device) in away
-        ]
-        self._own = [
-            index
-            for index, message in enumerate(messages)
-            if message.device == CALLER and message.source_device not in away
-        ]
-        self._next = self._in_flight = 0
-        self._asked: dict[int, list[Future[Parcel]]] = {}
+        if here is not None:
+            own, take = ThreadPoolExecutor(2), here.take  # two threads, as elsewhere
+            self._hosts[here.device] = [lambda parcel: own.submit(take, parcel)]
+            here.deliver = self._deliver
+        self._inputs = [(index, message) for index, message in enumerate(messages) if message.source == CALLER]
+        self._answers = sum(message.device == CALLER for message in messages)
+        self._next = 0
+        self._flights: dict[int, Flight] = {}
         self._answered_s = 0.0  # the last answer
-        self._gone: Future[str] = Future()
-        # Called, in any thread, when an answer has arrived or a device has ended.
-        self.changed: Callable[[], None] = lambda: None
+        self._broken = ""  # why there are no more answers
+        self._lock = threading.Lock()
         for name, actor in actors.items():
-            self._watch(name, actor)
+            stream = actor.outbox.options(concurrency_group=STREAM).remote()
+            threading.Thread(target=self._receive, args=(name, stream), name=f"from {name}", daemon=True).start()
 
     def room(self) -> bool:
         """Whether another request may be sent."""
-        return self._in_flight < self.lanes
+        return len(self._flights) < self.lanes
 
     def send(self, feed: Mapping[str, np.ndarray], session: SessionStep | None = None) -> Flight:
         """Send a request, of a model with states a step of a session. Raises Broken if the engine refuses it."""
-        request, self._next = self._next, self._next + 1
-        sent = time.monotonic()
+        flight = Flight(self._next, time.monotonic())
+        self._next += 1
+        with self._lock:
+            if self._broken:
+                raise Broken(self._broken)
+            self._flights[flight.request] = flight
         try:
-            for index, message, to in self._inputs:
-                parcel = Parcel(request, index, "", {name: feed[name] for name in message.names}, session=session)
-                if to is not None:
-                    at_turn(to, request)(parcel)
-                else:
-                    self._take(parcel)
-            self._ask(request)
-            answers = self._asked.pop(request)
-            if self._here is not None:
-                answers += [self._here.promise(request, index) for index in self._own]
+            for index, message in self._inputs:
+                tensors = {name: feed[name] for name in message.names}
+                self._post(Parcel(flight.request, index, "", tensors, session=session))
         except Exception as error:
             raise Broken(with_kind(error)) from None
-        self._in_flight += 1
-        for answer in answers:
-            answer.add_done_callback(lambda _: self.changed())
-        return Flight(request, answers, sent)
-
-    def settled(self, flight: Flight, patience_s: float) -> bool:
-        """Whether `wait` would return or raise at once."""
-        answered = all(answer.done() for answer in flight.answers)
-        return answered or self._gone.done() or not self._left_s(flight, patience_s)
-
-    def _left_s(self, flight: Flight, patience_s: float) -> float:
-        """Seconds to wait for an answer: from its sending, or from the answer before it."""
-        return max(0.0, max(flight.sent_s, self._answered_s) + patience_s - time.monotonic())
+        return flight
 
     def wait(self, flight: Flight, patience_s: float) -> AnsweredRequest:
         """The answer to a request that was sent. Raises Broken if there is none within `patience_s` of its sending and
         of the answer before it, and the error of a component that failed."""
-        parcels = [self._get(answer, flight, patience_s) for answer in flight.answers]
-        answered, request = time.monotonic(), flight.request
-        self._answered_s, self._in_flight = answered, self._in_flight - 1
-        if self._here is not None:
-            for index in self._own:
-                self._here.give(request, index)  # removes it
-        with contextlib.suppress(Exception):  # a lost device is noticed when the next request is sent
-            self._ask(self._next)
-        outputs, steps, hops = merged(parcels)
-        if wrong := {parcel.request for parcel in parcels} - {request}:
-            raise BadData(f"request {request} was answered with request {wrong.pop()}")
+        while not flight.settled.is_set():
+            left_s = max(flight.sent_s, self._answered_s) + patience_s - time.monotonic()
+            if left_s <= 0.0:
+                raise Broken(f"no answer within {patience_s:.0f} s")
+            flight.settled.wait(left_s)
+        answered_s = time.monotonic()
+        if len(flight.parcels) < self._answers:
+            raise Broken(self._broken)
+        outputs, steps, hops = merged(flight.parcels)
         ordered = [_own(outputs[name]) for name in self.deployment.manifest.without_states()[1]]
         ours = tuple(map(self._step, steps)), tuple(map(self._hop, hops))
-        return AnsweredRequest(request, ordered, flight.sent_s, answered, *ours)
+        return AnsweredRequest(flight.request, ordered, flight.sent_s, answered_s, *ours)
 
-    def _ask(self, request: int) -> None:
-        """Start fetching messages for this process from other devices, if not done yet. Each call takes half a
-        millisecond of CPU, so this happens before the request, while nothing waits."""
-        if request in self._asked:
+    def _receive(self, name: str, stream: Iterable[Any]) -> None:
+        """Take a device's messages to this process until its host ends."""
+        with contextlib.suppress(Exception):
+            for message in stream:
+                self._deliver(ray().get(message))
+        self.give_up(f'device "{name}" stopped answering')
+
+    def _deliver(self, parcel: Parcel) -> None:
+        """Hand a message to the request that it answers, or to the local host, for which it is."""
+        if self.deployment.wiring.messages[parcel.message].device != CALLER:
+            self._post(parcel)
             return
-        answers = []
-        for index, last, gives in self._fetched:
-            coming = at_turn(gives, request).remote(request, index).future()
-            if last:
-                answers.append(coming)
-            else:
-                coming.add_done_callback(self._arrived)
-        self._asked[request] = answers
+        with self._lock:
+            flight = self._flights[parcel.request]
+            flight.parcels.append(parcel)
+            if len(flight.parcels) == self._answers:
+                del self._flights[parcel.request]
+                self._answered_s = time.monotonic()
+                flight.settled.set()
 
-    def _arrived(self, coming: "Future[Parcel]") -> None:
-        if not coming.cancelled() and coming.exception() is None:  # else its device has ended, see `_watch`
-            self._take(coming.result())
+    def _post(self, parcel: Parcel) -> None:
+        at_turn(self._hosts[self.deployment.wiring.messages[parcel.message].device], parcel.request)(parcel)
 
-    def _take(self, parcel: Parcel) -> None:
-        """Deliver a message to the local host."""
-        assert self._here is not None
-        if not self.deployment.actors:  # no other device to send to or receive from
-            self._here.take(parcel)
-            return
-        with contextlib.suppress(RuntimeError):  # closed meanwhile
-            self._pool.submit(self._here.take, parcel)
-
-    def _get(self, answer: "Future[Parcel]", flight: Flight, patience_s: float) -> Parcel:
-        if not answer.done():
-            either: list[Future[Any]] = [answer, self._gone]
-            wait(either, timeout=self._left_s(flight, patience_s), return_when=FIRST_COMPLETED)
-        if answer.done():
-            try:
-                return answer.result()
-            except Exception as error:
-                raise Broken(with_kind(error)) from None
-        if self._gone.done():
-            raise Broken(f'device "{self._gone.result()}" stopped answering')
-        raise Broken(f"no answer within {patience_s:.0f} s")
-
-    def _watch(self, name: str, actor: Any) -> None:
-        """Notice when a host's process ends."""
-
-        def ended(_: object) -> None:
-            with contextlib.suppress(InvalidStateError):  # another host ended first
-                self._gone.set_result(name)
-                self.changed()
-
-        actor.stay.options(concurrency_group=WATCH).remote().future().add_done_callback(ended)
+    def give_up(self, reason: str) -> None:
+        """Answer no more: all who wait, and who send, get Broken with the first `reason`."""
+        with self._lock:
+            self._broken = self._broken or reason
+            for flight in self._flights.values():
+                flight.settled.set()
 
     def close(self) -> None:
         """End the devices' hosts. Never raises and never waits, because the pipeline may be broken."""
         for actor in self.deployment.actors.values():
             with contextlib.suppress(Exception):
                 ray().kill(actor)
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _step(self, step: ComponentStep) -> ComponentStep:
         offset = self.deployment.clocks[step.device].offset_s

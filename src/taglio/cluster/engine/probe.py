@@ -10,20 +10,17 @@ is the bandwidth. A hop includes the engine's own time, and a minimal component 
 runs a component next, and on a device that was idle even the smallest takes a while. Extra messages show, by b's clock,
 how much later each arrives than the one before.
 
-CPU costs, by as many requests in flight as fit, if a is the start device: the differences between the pipelines, and to
-one component on the start device, give the cost of a message and of its bytes on sender and receiver, including
-handling, threads and processes. The cost of a request besides its component is higher if the component has filled the
-processor's caches, and the component is slower if the request has: both are measured with a component that works like
-a network, beside its runs without requests.
+CPU costs, by as many requests in flight as fit, if a is the start device: the differences between the pipelines give
+the cost of a message and of its bytes on sender and receiver, including handling, threads and processes. What a request
+takes of the start device besides is part of receiving its answer.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import combinations, count
-from pathlib import Path
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -41,9 +38,8 @@ from taglio.errors import BadDevice
 from taglio.progress import Progress, reported
 from taglio.scratch import scratch
 
-# Seconds for requests one after another, at most; for requests in flight, at least; of a turn of requests or of runs
-# without requests; and without either.
-_SINGLE_S, _LEAST_S, _TURN_S, _IDLE_S = 2.0, 2.0, 0.3, 0.5
+# Requests in flight at once, and seconds for them, for requests one after another, and without requests.
+_LANES, _LEAST_S, _SINGLE_S, _IDLE_S = 8, 2.0, 1.0, 0.5
 # Extra messages sent at once.
 _MORE = 2
 # Numbers of a tensor of "few bytes".
@@ -68,7 +64,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Seen:
     """A pipeline's answers to requests one after another, and with many in flight the seconds that each device is busy
     per request."""
 
@@ -108,38 +104,27 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     connection.need(names)
     given = {(link.source, link.target): link for link in cluster.links}
     pairs = [(a, b) for a, b in combinations(names, 2) if {(a, b), (b, a)} & given.keys()]
-    links, costs, ours = list[Link](), dict[str, Handling](), list[tuple[float, ...]]()
-    number = count()
-    with scratch() as folder:
-
-        def opened(parts: Sequence[Component], lanes: int = 8) -> AbstractContextManager[RequestPipeline]:
-            return _opened(connection, cluster, folder / str(next(number)), parts, lanes)
-
-        with opened([_part("working", start, [_INPUT], [_OUTPUT], working=True)], lanes=1) as pipeline:
-            request_s = _request_s(pipeline)
-        with opened(_parts(start)) as pipeline:
-            alone_s = _seen(pipeline).busy_s[start]
-        for a, b in reported(pairs, "probing", progress):
-            there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
-            with opened(_parts(a, b)) as pipeline:
-                few, far, near = _seen(pipeline), _seen(pipeline, there=there), _seen(pipeline, back=back)
-            with opened(_parts(a, b, _MORE)) as pipeline:
-                more = _seen(pipeline)
-            for ends, many, count_bytes in (((a, b), far, there), ((b, a), near, back)):
-                if ends in given:
-                    trips_s = few.trips_s(a, b), many.trips_s(a, b)
-                    links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
-            if a == start and {(a, b), (b, a)} <= given.keys():
-                busy_s = [seen.busy_s for seen in (few, more, far, near)]
-                mine, costs[b] = _costs(busy_s, (a, b), (there, back), alone_s)
-                ours.append(mine)
-    of_start = np.median(ours, axis=0) if ours else np.zeros(4)
-    costs[start] = replace(_bounded(of_start), request_s=request_s)
-    return Probes(tuple(links), costs)
+    links, handling, ours = list[Link](), dict[str, Handling](), list[tuple[float, ...]]()
+    for a, b in reported(pairs, "probing", progress):
+        there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
+        with _opened(connection, cluster, _parts(a, b)) as pipeline:
+            few, far, near = _seen(pipeline), _seen(pipeline, there=there), _seen(pipeline, back=back)
+        with _opened(connection, cluster, _parts(a, b, _MORE)) as pipeline:
+            more = _seen(pipeline)
+        for ends, many, count_bytes in (((a, b), far, there), ((b, a), near, back)):
+            if ends in given:
+                trips_s = few.trips_s(a, b), many.trips_s(a, b)
+                links.append(fitted(given[ends], *trips_s, count_bytes, more.gap_s(a, b)))
+        if a == start and {(a, b), (b, a)} <= given.keys():
+            busy_s = [seen.busy_s for seen in (few, more, far, near)]
+            mine, handling[b] = costs(busy_s, (a, b), (there, back))
+            ours.append(mine)
+    handling[start] = _bounded(np.median(ours, axis=0) if ours else np.zeros(4))
+    return Probes(tuple(links), handling)
 
 
-def _costs(
-    busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int], alone_s: float
+def costs(
+    busy_s: Sequence[Mapping[str, float]], ends: tuple[str, str], sizes: tuple[int, int]
 ) -> tuple[tuple[float, ...], Handling]:
     """Seconds of the first of the two devices: per message sent and received, per byte sent and received; and the costs
     of the other device. `busy_s` are those of requests with few bytes, with more messages, and with the many bytes of
@@ -149,7 +134,7 @@ def _costs(
     leaving, arriving = ((far[device] - few[device]) / there for device in (a, b))
     returned, restored = ((near[device] - few[device]) / back for device in (b, a))
     other = _bounded(np.array([few[b] - received, received, returned, arriving]))
-    return (sent, few[a] - alone_s - sent, leaving, restored), other
+    return (sent, few[a] - sent, leaving, restored), other
 
 
 def fitted(planned: Link, few_s: Sequence[float], many_s: Sequence[float], count_bytes: int, gap_s: float) -> Link:
@@ -170,40 +155,20 @@ def _many(link: Link | None) -> int:
     return int(np.clip(link.bandwidth_bytes_per_s * 0.2, 100_000, 1_000_000))
 
 
-def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> _Seen:
+def _seen(pipeline: RequestPipeline, *, there: int = 0, back: int = 0) -> Seen:
     """Answers to requests one after another, and busy seconds with as many requests in flight as fit; `there` and
     `back` are bytes sent (0: almost none)."""
     feed, fewest = _feed(there, back), 16 if there or back else 50
     hosts = pipeline.deployment.hosts()
     shares = {name: min(1.0, host.call(quota).share) for name, host in hosts.items()}
-    _stream(pipeline, feed, fewest, 0.0)
-    single = _single(pipeline, feed)
+    _answers(pipeline, feed, fewest, 0.0, _LANES)
+    single = _answers(pipeline, feed, 5, _SINGLE_S)
     _, idle = _used(hosts, lambda: time.sleep(_IDLE_S))
     answers: list[AnsweredRequest] = []
-    took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, feed, fewest, _LEAST_S)))
+    took_s, had = _used(hosts, lambda: answers.extend(_answers(pipeline, feed, fewest, _LEAST_S, _LANES)))
     # Idle work of a device is subtracted: with long transfers it would be most of the total. A quota stretches work.
     used_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
-    return _Seen(single, {name: used_s[name] / shares[name] for name in hosts})
-
-
-def _request_s(pipeline: RequestPipeline) -> float:
-    """Seconds by which requests one after another take longer than runs of their component one after another."""
-    (piece,), more_s = pipeline.deployment.manifest.pieces, list[float]()
-    host = pipeline.deployment.hosts()[piece.device]
-    _each_s(pipeline, _TURN_S)
-    for _ in range(12):
-        run_s = host.alone(piece.name, _TURN_S)
-        more_s.append(_each_s(pipeline, _TURN_S) - run_s)
-    return max(0.0, float(np.median(more_s)))
-
-
-def _each_s(pipeline: RequestPipeline, least_s: float) -> float:
-    """Mean seconds of a request, of those sent one after another for `least_s`."""
-    begun, took_s, requests, feed = time.monotonic(), 0.0, 0, _feed()
-    while took_s < least_s:
-        pipeline.wait(pipeline.send(feed), patience_s=60.0)
-        took_s, requests = time.monotonic() - begun, requests + 1
-    return took_s / requests
+    return Seen(single, {name: used_s[name] / shares[name] for name in hosts})
 
 
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
@@ -215,30 +180,22 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
 
 
 @contextmanager
-def _opened(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int
-) -> Iterator[RequestPipeline]:
-    folder.mkdir()
-    manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts)
-    deployment = open_components(connection, manifest, folder, cluster, lanes)
-    with closing(RequestPipeline(deployment, lanes, cluster.start)) as pipeline:
-        yield pipeline
+def _opened(connection: Connection, cluster: Cluster, parts: Sequence[Component]) -> Iterator[RequestPipeline]:
+    with scratch() as folder:
+        manifest = write(folder, Manifest("0" * 64, (_INPUT,), (_OUTPUT,), ()), parts)
+        deployment = open_components(connection, manifest, folder, cluster)
+        with closing(RequestPipeline(deployment, _LANES, cluster.start)) as pipeline:
+            yield pipeline
 
 
-def _single(pipeline: RequestPipeline, feed: Feed) -> list[AnsweredRequest]:
-    """Answers to 40 requests one after another, or to at least 5 of them if they take long."""
-    begun, answers = time.monotonic(), list[AnsweredRequest]()
-    while len(answers) < 5 or (len(answers) < 40 and time.monotonic() - begun < _SINGLE_S):
-        answers.append(pipeline.wait(pipeline.send(feed), patience_s=60.0))
-    return answers
-
-
-def _stream(pipeline: RequestPipeline, feed: Feed, fewest: int, least_s: float) -> list[AnsweredRequest]:
-    """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
+def _answers(
+    pipeline: RequestPipeline, feed: Feed, fewest: int, least_s: float, in_flight: int = 1
+) -> list[AnsweredRequest]:
+    """Answers to at least `fewest` requests, for at least `least_s`, so many in flight at once."""
     begun = time.monotonic()
     flying, answers = deque[Flight](), list[AnsweredRequest]()
     while flying or not answers:
-        while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
+        while len(flying) < in_flight and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
             flying.append(pipeline.send(feed))
         answers.append(pipeline.wait(flying.popleft(), patience_s=60.0))
     return answers
@@ -249,11 +206,9 @@ def _feed(there: int = 0, back: int = 0) -> Feed:
     return {_INPUT: np.array([there // 4, back // 4, *[0] * (_FEW - 2)], np.float32)}
 
 
-def _parts(first: str, other: str | None = None, more: int = 0) -> list[Component]:
+def _parts(first: str, other: str, more: int = 0) -> list[Component]:
     """Components x -> ... -> y: one on the first device, one plus `more` on the other device, each reading one more
-    message, and one on the first device. One without `other`."""
-    if other is None:
-        return [_part("first", first, [_INPUT], [_OUTPUT])]
+    message, and one on the first device."""
     sent, last = ["a", *(f"a{index}" for index in range(more))], list[str]()
     parts = [_part("first", first, [_INPUT], sent, size=0)]
     for index, name in enumerate(sent):
@@ -263,30 +218,26 @@ def _parts(first: str, other: str | None = None, more: int = 0) -> list[Componen
     return [*parts, _part("last", first, last, [_OUTPUT])]
 
 
-def _part(
-    name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, size: int = 2, working: bool = False
-) -> Component:
+def _part(name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, size: int = 2) -> Component:
     """A component whose outputs are each the sum of the first numbers of its inputs, with as many zeros behind as the
-    number at `size` says. A working component first fills megabytes from its input, adds them up and multiplies a part
-    of them, as the layers of a network do: with less than the 6 MB of each of its tensors a request seems to cost a
-    quarter of what it does with a network."""
-    integers = {"begin": [0], "end": [_FEW], "at": [size], "behind": [size + 1], "none": [0]}
-    nodes = [f"{name}_first = Slice ({name}, begin, end)" for name in reads]
-    summed = [f"{name}_first" for name in reads]
-    if working:
-        integers |= {"row": [1, _FEW], "rows": [400, 4000 // _FEW], "first": [0, 0], "square": [400, 400]}
-        nodes += [f"flat = Reshape ({reads[0]}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
-        nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
-        nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]
-        nodes += [f"{tensor}_most = ReduceMax <keepdims = 0> ({tensor})" for tensor in ("layers", "product")]
-        nodes.append("most = Add (layers_most, product_most)")
-        summed.append("most")
-    nodes += [f"sum = Sum ({', '.join(summed)})", "float_count = Slice (sum, at, behind)"]
-    nodes += ["count = Cast <to = 7> (float_count)", "ends = Concat <axis = 0> (none, count)"]
-    nodes += [f"{name} = Pad (sum, ends)" for name in writes]
-    ends = (", ".join(f"float[{name}_size] {name}" for name in side) for side in (reads, writes))
-    weights = (f"int64[{len(numbers)}] {key} = {{{', '.join(map(str, numbers))}}}" for key, numbers in integers.items())
-    graph = f"part ({next(ends)}) => ({next(ends)}) <{', '.join(weights)}> {{ {' '.join(nodes)} }}"
-    proto = parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
+    number at `size` says."""
+    inputs, outputs = (", ".join(f"float[{tensor}_size] {tensor}" for tensor in side) for side in (reads, writes))
+    firsts = " ".join(f"{tensor}_first = Slice ({tensor}, begin, end)" for tensor in reads)
+    summed = ", ".join(f"{tensor}_first" for tensor in reads)
+    padded = " ".join(f"{tensor} = Pad (sum, ends)" for tensor in writes)
+    proto = parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 13]>
+        part ({inputs}) => ({outputs}) <
+            int64[1] begin = {{0}}, int64[1] end = {{{_FEW}}},
+            int64[1] at = {{{size}}}, int64[1] behind = {{{size + 1}}}
+        > {{
+            {firsts}
+            sum = Sum ({summed})
+            number = Slice (sum, at, behind)
+            count = Cast <to = 7> (number)
+            ends = Concat <axis = 0> (begin, count)
+            {padded}
+        }}"""
+    )
     shapes = dict.fromkeys([*reads, *writes], (_FEW,))
     return Component(name, device, (), proto, tuple(reads), tuple(writes), shapes)

@@ -6,6 +6,7 @@ When they are back (links.py), the first plan is deployed beside the running one
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ from taglio.cluster.engine.pipeline import RequestPipeline
 from taglio.cluster.engine.replan import Planned, replan
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Plan
+from taglio.scratch import lasting
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class Switch:
 
 
 class Recovery:
-    """Keeps a cluster answering. Other plans are made in the workspace `folder`; `lanes` gives the number of requests
+    """Keeps a cluster answering. Other plans are made from the workspace `folder`; `lanes` gives the number of requests
     in flight for a plan."""
 
     def __init__(self, connection: Connection, folder: Path, first: Planned, lanes: Callable[[Plan], int]) -> None:
@@ -44,6 +46,7 @@ class Recovery:
         self._first = self.running = first
         self._pipeline: RequestPipeline | None = None
         self.switches: list[Switch] = []
+        self._plans = lasting(self)  # the components of other plans
         self._links = Links(connection)
         # What was there when no plan was possible, until when that stands, and the reason.
         self._refused: tuple[object, float, BadDevice] | None = None
@@ -105,7 +108,7 @@ class Recovery:
         same = self.running.plan.without(off)
         if same is not None and all(pair & off for pair in cut):
             return replace(self.running, plan=same) if off else self.running
-        return replan(self.folder, self._first.plan, without(self._first.cluster, gone, lost))
+        return replan(self.folder, self._first.plan, without(self._first.cluster, gone, lost), self._plans)
 
     def _there(self) -> tuple[frozenset[str], frozenset[Pair]]:
         """The living devices and the lost links."""
@@ -139,9 +142,10 @@ class Recovery:
         return self._use(self._first, pipeline)
 
     def close(self) -> None:
-        """Stop watching links and deploying the first plan."""
+        """Stop watching links and deploying the first plan, and remove other plans."""
         self._links.close()
         self._drop_returning()
+        shutil.rmtree(self._plans, ignore_errors=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _drop_returning(self) -> None:
@@ -154,8 +158,8 @@ class Recovery:
         return pipeline
 
     def _deployed(self, planned: Planned) -> RequestPipeline:
-        lanes = self._lanes(planned.plan)
-        return RequestPipeline(deploy(self.connection, planned, lanes), lanes, planned.cluster.start)
+        deployment = deploy(self.connection, planned)
+        return RequestPipeline(deployment, self._lanes(planned.plan), planned.cluster.start)
 
     def _devices(self, planned: Planned) -> list[str]:
         machines = planned.plan.machines().values()

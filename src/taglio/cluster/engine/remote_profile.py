@@ -19,9 +19,9 @@ import onnx
 from taglio import artifact, weights
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.deploy import Calls, admitted
+from taglio.cluster.engine.deploy import Calls, admitted, send
+from taglio.cluster.engine.host import Host
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.resident import Resident
 from taglio.lab.work import Work
 from taglio.memory import free_bytes, used_bytes
 from taglio.model.graph import Graph
@@ -33,7 +33,6 @@ from taglio.profile.result import Profile
 from taglio.profile.rounds import run_once
 from taglio.profile.stopwatch import Stopwatch
 from taglio.profile.waking import with_waking
-from taglio.progress import Progress
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -45,11 +44,10 @@ from taglio.scratch import scratch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """What a device is to measure: the hashes of the model's files by name, its own first, the `model` without its
-    `proto`, which they hold, and all options of `taglio profile`. Sessions may take `memory_bytes` (None: half of what
-    is free) at once. To refine a plan: the profile `before` and the precisions `near` to measure."""
+    """What a device is to measure: the `model` without its `proto`, whose files are sent, and all options of `taglio
+    profile`. Sessions may take `memory_bytes` (None: half of what is free) at once. To refine a plan: the profile
+    `before` and the precisions `near` to measure."""
 
-    files: dict[str, str]
     model: Model
     graph: Graph
     ranges: Ranges
@@ -68,31 +66,30 @@ class Job:
         return (free_bytes() + used) // 2 if self.memory_bytes is None else used + self.memory_bytes
 
 
-class Profiler(Resident):
-    """The profile stage on a device. Made an actor below."""
+def profiled(job: Job, path: Path) -> Profile:
+    """Run on a device: the profile of the model in the file `path`; if it was profiled before, that refined at a plan's
+    precisions."""
+    limit_bytes, model, options = job.limit_bytes(), opened(job.model, path), job.options
+    builder = QdqBuilder(model, job.graph, job.ranges)
+    stopwatch, operators = Stopwatch(job.feeds, options, limit_bytes), len(model.proto.graph.node)
+    if job.before is not None:
+        again = Effort(6.0 * job.effort, operators=operators)
+        return refine_near(builder, job.graph, job.before, stopwatch, again, near=job.near)
+    session = open_session(model.proto, replace(options, runtime=NAME))
+    effort = Effort(16.0 * job.effort, run_once(model.name, session, job.feeds[:1]), operators)
+    del session
+    if options.runtime == AUTO:
+        stopwatch = replace(stopwatch, options=replace(options, runtime=fastest(builder, job, stopwatch, effort)))
+    return with_waking(profile(builder, job.graph, job.scheme, stopwatch, effort, seed=job.seed))
 
-    def profile(self, job: Job) -> Profile:
-        """Profile the model that was sent; if it was profiled before, refine that at a plan's precisions."""
-        limit_bytes, model, options = job.limit_bytes(), self._model(job), job.options
-        builder = QdqBuilder(model, job.graph, job.ranges)
-        stopwatch, operators = Stopwatch(job.feeds, options, limit_bytes), len(model.proto.graph.node)
-        if job.before is not None:
-            again = Effort(6.0 * job.effort, operators=operators)
-            return refine_near(builder, job.graph, job.before, stopwatch, again, near=job.near)
-        session = open_session(model.proto, replace(options, runtime=NAME))
-        effort = Effort(16.0 * job.effort, run_once(model.name, session, job.feeds[:1]), operators)
-        del session
-        if options.runtime == AUTO:
-            stopwatch = replace(stopwatch, options=replace(options, runtime=fastest(builder, job, stopwatch, effort)))
-        return with_waking(profile(builder, job.graph, job.scheme, stopwatch, effort, seed=job.seed))
 
-    def _model(self, job: Job) -> Model:
-        """The model of a job; its weights stay in files if they came so."""
-        proto = weights.load(self.named(job.files))
-        if not weights.refers(proto):
-            return replace(job.model, proto=proto)
-        store = weights.WeightFiles()
-        return replace(job.model, proto=store.take(proto), store=store)
+def opened(model: Model, path: Path) -> Model:
+    """`model` with its `proto` from the file `path`; its weights stay in files if they came so."""
+    proto = weights.load(path)
+    if not weights.refers(proto):
+        return replace(model, proto=proto)
+    store = weights.WeightFiles()
+    return replace(model, proto=store.take(proto), store=store)
 
 
 def fastest(builder: QdqBuilder, job: Job, stopwatch: Stopwatch, effort: Effort) -> str:
@@ -145,16 +142,21 @@ def _measured(
 ) -> dict[str, Profile]:
     """The profiles that devices measured for `jobs`."""
     connection.need(list(jobs))
-    by_machine: dict[str, list[tuple[str, Any, Job]]] = {}
+    by_machine: dict[str, list[tuple[str, Any, Path]]] = {}
     with scratch() as folder:
         files = written(work.model, folder)
         for name, job in jobs.items():
-            there = replace(job, files=files)
-            actor, machine = _profiler(cluster.device(name), there, folder, work.progress)
-            by_machine.setdefault(machine, []).append((name, actor, there))
+            actor = ray().remote(num_cpus=0, max_restarts=0)(Host).options(**on(name)).remote()
+            try:
+                machine = admitted(Calls(actor), cluster.device(name), job.options.runtime).clock
+                send(Calls(actor), files, folder, work.progress)
+                path = Calls(actor).verified(files)
+            except Exception as error:
+                raise refusal(name, error) from None
+            by_machine.setdefault(machine, []).append((name, actor, path))
     profiles: dict[str, Profile] = {}
     for turn in zip_longest(*by_machine.values()):  # one device of each machine
-        answers = {name: actor.profile.remote(job) for name, actor, job in filter(None, turn)}
+        answers = {name: actor.call.remote(profiled, jobs[name], path) for name, actor, path in filter(None, turn)}
         for name, answer in answers.items():
             if work.progress:
                 work.progress(stage, len(profiles), len(jobs))
@@ -166,29 +168,14 @@ def _measured(
 
 
 def _job(work: Work, scheme: Scheme, effort: float, device: Device, runtime: str) -> Job:
-    """The job of a device, apart from the model's files."""
+    """The job of a device."""
     model, feeds = replace(work.model, proto=onnx.ModelProto(), store=None), [dict(feed) for feed in work.timed]
     options = replace(work.setup.options(), threads=device.threads, runtime=runtime)
-    job = Job({}, model, work.graph, work.ranges(), scheme, feeds, options, effort, work.setup.seed)
+    job = Job(model, work.graph, work.ranges(), scheme, feeds, options, effort, work.setup.seed)
     return job if isinf(device.memory_bytes) else replace(job, memory_bytes=int(device.memory_bytes))
 
 
 def written(model: Model, folder: Path) -> dict[str, str]:
-    """Write a model for devices, weights that lie in files into one of their own; returns hashes by name."""
-    path, data = folder / "model.onnx", folder / f"model.onnx{artifact.DATA}"
-    if model.store is None:
-        path.write_bytes(model.proto.SerializeToString())
-    else:
-        weights.save(path, model.proto, data, data.name)
-    return {file.name: weights.sha256(file) for file in (path, data) if file.exists()}
-
-
-def _profiler(device: Device, job: Job, folder: Path, progress: Progress | None) -> tuple[Any, str]:
-    """A profiler on the device, with the model in `folder` sent, and the machine that it is on. Raises BadDevice."""
-    actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
-    try:
-        files = {sha256: folder / name for name, sha256 in job.files.items()}
-        facts, _ = admitted(Calls(actor), device, job.options.runtime, files, progress)
-    except Exception as error:
-        raise refusal(device.name, error) from None
-    return actor, facts.clock
+    """Write a model for devices; returns the hashes of its files by name."""
+    path = folder / "model.onnx"
+    return dict(zip((path.name, f"{path.name}{artifact.DATA}"), artifact.write_model(path, model.proto), strict=False))

@@ -4,19 +4,16 @@ predicted error, corrected by what the workspace's plan measured, keeps the boun
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from taglio import artifact
 from taglio.cluster.devices import Cluster
 from taglio.cluster.planning.describe import predicted_error
 from taglio.cluster.planning.place import place
 from taglio.cluster.planning.workload import parse_objective
-from taglio.components.build import read
-from taglio.errors import BadArtifact
+from taglio.components.build import MANIFEST
 from taglio.flow.place import Candidate
 from taglio.flow.placing import reopened
-from taglio.flow.workspace import COMPONENTS, PLAN, read_plan
+from taglio.flow.workspace import read_plan
 from taglio.lab.build import assemble
 from taglio.plan.result import Limits, Plan
-from taglio.transaction import STANDBY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,19 +25,18 @@ class Planned:
     cluster: Cluster
 
 
-def replan(out: Path, before: Plan, cluster: Cluster) -> Planned:
-    """The best plan on `cluster` under the limits of `before`, built below the workspace `out`. Raises Infeasible if
-    the limits cannot be kept."""
+def replan(out: Path, before: Plan, cluster: Cluster, into: Path) -> Planned:
+    """The best plan on `cluster` for the workspace `out`, under the limits of `before`, built below `into` if it is not
+    there yet. Raises Infeasible if the limits cannot be kept."""
     limits = _without(before.limits, {device.name for device in cluster.devices})
     # A plan's bound is a loss; candidates expect it in the metric's unit.
     candidate = replace(reopened(out, cluster), limits=limits)
     workload = _as_measured(out, candidate).workload(cluster)
     (plan,) = place([workload], cluster, parse_objective(before.objective), time_limit_s=4.0).plans
-    folder = out / STANDBY / plan.fingerprint()[:16]
-    if not _built(folder, plan):
-        assemble(candidate.work, plan).write(folder / COMPONENTS)
-        artifact.save(folder / f"{PLAN}.json", PLAN, plan.model_sha256, plan)
-    return Planned(folder / COMPONENTS, plan, cluster)
+    folder = into / plan.fingerprint()
+    if not (folder / MANIFEST).exists():  # which is written last
+        assemble(candidate.work, plan).write(folder)
+    return Planned(folder, plan, cluster)
 
 
 def _as_measured(out: Path, candidate: Candidate) -> Candidate:
@@ -52,14 +48,6 @@ def _as_measured(out: Path, candidate: Candidate) -> Candidate:
     if not error.metric.smooth or not 0.0 < expected < measured:
         return candidate
     return replace(candidate, error=error.scaled(measured / expected))
-
-
-def _built(folder: Path, plan: Plan) -> bool:
-    try:
-        manifest = read(folder / COMPONENTS, model_sha256=plan.model_sha256)
-    except BadArtifact:
-        return False
-    return manifest.plan_sha256 == plan.fingerprint()
 
 
 def _without(limits: Limits, names: set[str]) -> Limits:

@@ -1,4 +1,4 @@
-"""Base of everything that runs on a device: facts about the device, and its files, one per content hash.
+"""The part of a host that knows no component: facts about its device, and the files of models by content hash.
 
 Checks the hash of everything that arrives; never holds a whole file in memory.
 """
@@ -6,7 +6,7 @@ Checks the hash of everything that arrives; never holds a whole file in memory.
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,61 +46,49 @@ class Resident:
         """Facts about this device."""
         return facts(self._threads)
 
-    def path(self, sha256: str) -> Path:
-        """The path of the file with that hash."""
-        return self._folder / f"{sha256}.onnx"
-
-    def missing(self, wanted: Sequence[str]) -> list[str]:
-        """Those of `wanted` that are not here; a changed file is logged, removed, and counts as missing."""
+    def missing(self, files: Mapping[str, str]) -> list[str]:
+        """The names of those of a model's `files` (hash by name) that are not here; a changed one is logged and counts
+        as missing."""
         missing = []
-        for sha256 in wanted:
-            try:
-                self.verified(sha256)
-            except FileNotFoundError:
-                missing.append(sha256)
-            except BadArtifact as error:
-                _LOG.warning("refused: %s", error)
-                self.path(sha256).unlink(missing_ok=True)
-                missing.append(sha256)
+        for name, sha256 in files.items():
+            path = self._path(files, name)
+            if not path.exists():
+                missing.append(name)
+            elif (actual := weights.sha256(path)) != sha256:
+                _LOG.warning("refused: %s: the component was changed (%.12s, expected %.12s)", path, actual, sha256)
+                missing.append(name)
         return missing
 
-    def verified(self, sha256: str) -> Path:
-        """The file's path, with the hash of its bytes checked again. Raises BadArtifact for a changed file."""
-        path = self.path(sha256)
-        actual = weights.sha256(path)
-        if actual != sha256:
-            raise BadArtifact(f"{path}: the component was changed ({actual[:12]}, expected {sha256[:12]})")
-        return path
+    def verified(self, files: Mapping[str, str]) -> Path:
+        """The path of the first of a model's `files`, which names the others, after the hashes of all were checked
+        again. Raises BadArtifact for a missing or changed file."""
+        for name in self.missing(files):
+            raise BadArtifact(f"{self._path(files, name)}: the component is missing or was changed")
+        return self._path(files, next(iter(files)))
 
-    def named(self, files: Mapping[str, str]) -> Path:
-        """The first of `files` (hash by relative path), with the others beside it under their names: a model refers to
-        its weights by name. All are checked again. Raises BadArtifact for a changed file."""
-        folder = self._folder / next(iter(files.values()))
-        for name, sha256 in files.items():
-            path, stored = folder / name, self.verified(sha256)
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise BadArtifact(f"component file {name} lies outside its folder")
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if path.exists() and not path.samefile(stored):
-                path.unlink()
-            weights.link(stored, path)
-        return folder / next(iter(files))
-
-    def receive(self, sha256: str, size_bytes: int, offset: int, chunk: bytes) -> None:
-        """Write the next bytes of a file, which is kept once `size_bytes` are here. Raises BadArtifact if its hash is
-        another, and OSError if the disk is full."""
-        path = self.path(sha256)
-        part = path.with_suffix(".part")
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def receive(self, files: Mapping[str, str], name: str, size_bytes: int, offset: int, chunk: bytes) -> None:
+        """Write the next bytes of one of a model's `files`, which is kept once `size_bytes` are here. Raises
+        BadArtifact if its hash is another, and OSError if the disk is full."""
+        path = self._path(files, name)
+        part = path.with_name(f"{path.name}.part")
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with part.open("ab" if offset else "wb") as file:
             file.write(chunk)
         if offset + len(chunk) < size_bytes:
             return
         actual = weights.sha256(part)
-        if actual != sha256:
+        if actual != files[name]:
             part.unlink()
-            raise BadArtifact(f"a component has the hash {actual[:12]}, announced was {sha256[:12]}")
+            raise BadArtifact(f"{name} has the hash {actual[:12]}, announced was {files[name][:12]}")
         part.replace(path)
+
+    def _path(self, files: Mapping[str, str], name: str) -> Path:
+        """Where one of a model's `files` is: beside the others, in a folder of their own."""
+        folder = self._folder / "-".join(sha256[:32] for sha256 in files.values())
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise BadArtifact(f"component file {name} lies outside its folder")
+        return path
 
 
 def facts(threads: int = 0) -> DeviceFacts:

@@ -16,7 +16,7 @@ import numpy as np
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
-from taglio.cluster.engine.deploy import MOST_LANES, Deployment
+from taglio.cluster.engine.deploy import Deployment
 from taglio.cluster.engine.pipeline import AnsweredRequest
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
@@ -40,6 +40,8 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.transaction import held
 
 CLUSTER_RUN = "cluster-run"
+# Requests in flight at most, for each device that takes turns: all their tensors are in memory.
+MOST_LANES = 32
 _PATIENCE_S = 15.0
 _WARMUP = 3
 
@@ -65,8 +67,7 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
 
 
 def lanes_for(plan: Plan) -> int:
-    """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one; at
-    most as many as the devices have threads for."""
+    """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one."""
     if plan.predicted_rate_per_s is None:
         return 2
     needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1

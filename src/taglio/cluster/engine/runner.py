@@ -5,10 +5,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import count
-from queue import Empty, SimpleQueue
 from weakref import WeakSet
 
 import numpy as np
@@ -76,14 +74,13 @@ class Steps:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request and its answer to be; its flight once it is sent, and why it cannot be sent at all."""
+    """A request: its flight once it is sent, and why it cannot be sent at all."""
 
     number: int
     feed: Feed
     session: Steps | None
     last: bool
-    answer: "Future[AnsweredRequest]" = field(default_factory=Future)
-    sent_s: float = 0.0
+    came_s: float = field(default_factory=time.monotonic)
     attempts: int = 0
     flight: Flight | None = None
     refused: Exception | None = None
@@ -92,10 +89,9 @@ class _Request:
 class Runner:
     """Answers requests from any thread through a pipeline that is replaced when it breaks.
 
-    One thread sends the requests and takes their answers. A request stays queued until it is answered, so none is lost,
-    and each is answered once, in order. States of sessions stay on the devices: if one is lost, each session's answered
-    steps are run again before its next, but not those of the session with the most inputs where all sessions' exceed
-    `kept_bytes`.
+    A request is kept until it is answered, so none is lost, and each is answered once. States of sessions stay on the
+    devices: if one is lost, each session's answered steps are run again before its next, but not those of the session
+    with the most inputs where all sessions' exceed `kept_bytes`.
     """
 
     def __init__(self, recovery: Recovery, patience_s: float, kept_bytes: int = 100_000_000) -> None:
@@ -103,17 +99,14 @@ class Runner:
         self._recovery = recovery
         self._patience_s, self._kept_bytes = patience_s, kept_bytes
         self._requests = count()
-        # None: an answer may have arrived, a device may have ended, or this is closed.
-        self._events: SimpleQueue[_Request | None] = SimpleQueue()
-        self._closed = False
-        self._waiting: deque[_Request] = deque()
+        self._waiting: list[_Request] = []  # without an answer, the oldest first
         # Sessions in progress: while there are any, no other plan takes over, which would not know their states.
         self._sessions: WeakSet[Steps] = WeakSet()
         self._reason = "a step failed"
         self._broken = False  # the pipeline, and there was no other
-        self._use(recovery.begin())
-        self._thread = threading.Thread(target=self._work, name="cluster runner", daemon=True)
-        self._thread.start()
+        self._closed = False
+        self._changed = threading.Condition()  # held to change any of these
+        self.pipeline = recovery.begin()
 
     @property
     def lanes(self) -> int:
@@ -134,124 +127,100 @@ class Runner:
         """The model's outputs in its order, without states; with `session`, of its next (or its `last`) step. Raises
         the error of a component that cannot run `feed`, and BadDevice if no device is left; a later request finds
         devices that have come back."""
-        return self._submit(feed, session, last=last).answer.result().outputs
+        with self._changed:
+            self._changed.wait_for(lambda: not self._full())
+            request = self._accept(feed, session, last=last)
+        return self._answer(request).outputs
 
     def answers(self, feeds: Iterable[Feed], session: Steps | None = None) -> Iterator[AnsweredRequest]:
         """An answer for each of `feeds`, in order, numbered from 0; the next feed is taken when a lane is free, and as
         a step of `session` when the step before it is answered. Raises as `run`."""
         self._requests, coming = count(), deque[_Request]()
         for feed in feeds:
-            while len(coming) >= (self.lanes if session is None else 1):
-                yield coming.popleft().answer.result()
-            coming.append(self._submit(feed, session))
+            while coming and (session is not None or self._full()):
+                yield self._answer(coming.popleft())
+            coming.append(self._accept(feed, session))
         while coming:
-            yield coming.popleft().answer.result()
+            yield self._answer(coming.popleft())
 
     def close(self) -> None:
-        """End the devices' hosts, after the requests in flight if they are answered in time."""
+        """End the devices' hosts. Requests without an answer are refused."""
         self._closed = True
-        self._events.put(None)
-        self._thread.join(self._patience_s)
+        self.pipeline.give_up("the runner was closed")
         self._recovery.close()
         self.pipeline.close()
 
-    def _submit(self, feed: Feed, session: Steps | None, *, last: bool = False) -> _Request:
-        request = _Request(next(self._requests), feed, session, last)
-        self._events.put(request)
-        return request
-
-    def _work(self) -> None:
-        while self._waiting or not self._closed:
-            try:
-                request = self._events.get(timeout=1.0 if self._waiting else None)
-            except Empty:  # the oldest may be overdue
-                request = None
-            if request is not None:
-                while self._full():
-                    self._settle()
-                self._accept(request)
-            while self._waiting and self._settled():
-                self._settle()
-
     def _full(self) -> bool:
-        """Whether an answer must be taken before another request is sent: no lane is free, or another plan waits for
-        the requests in flight to be answered."""
+        """Whether an answer must come before another request is sent: no lane is free, or another plan waits for the
+        requests in flight to be answered."""
         return len(self._waiting) >= self.lanes or (bool(self._waiting) and self._may_switch())
 
     def _may_switch(self) -> bool:
         return not self._sessions and self._recovery.ready()
 
-    def _accept(self, request: _Request) -> None:
-        if not self._waiting and self._may_switch():
-            self.pipeline.close()
-            self._use(self._recovery.take_over(request.number))
-            reason = self._recovery.switches[-1].reason
-            _LOG.warning("request %d: new plan from here on: %s", request.number, reason)
-        if request.session is not None:
-            self._sessions.add(request.session)
-        request.sent_s = time.monotonic()
-        self._waiting.append(request)
-        self._send()
+    def _accept(self, feed: Feed, session: Steps | None, *, last: bool = False) -> _Request:
+        with self._changed:
+            request = _Request(next(self._requests), feed, session, last)
+            if not self._waiting and self._may_switch():
+                self.pipeline.close()
+                self.pipeline, self._broken = self._recovery.take_over(request.number), False
+                reason = self._recovery.switches[-1].reason
+                _LOG.warning("request %d: new plan from here on: %s", request.number, reason)
+            if session is not None:
+                self._sessions.add(session)
+            self._waiting.append(request)
+            self._send()
+        return request
 
-    def _settled(self) -> bool:
-        """Whether the oldest request is answered, overdue, or lost with a device."""
-        first = self._waiting[0]
-        return first.flight is None or self.pipeline.settled(first.flight, self._patience_s)
-
-    def _settle(self) -> None:
-        """Take the answer to the oldest request: the error of a component that failed on it, or BadDevice if no device
-        is left, costs no other request its answer."""
-        first = self._waiting[0]
+    def _answer(self, request: _Request) -> AnsweredRequest:
+        """Wait for the answer to a request: the error of a component that failed on it, or BadDevice if no device is
+        left, costs no other request its answer."""
+        is_answered = False
         try:
-            answer = self._next(first)
-        except Exception as error:
-            first.answer.set_exception(error)
-        else:
-            first.answer.set_result(answer)
-
-    def _next(self, first: _Request) -> AnsweredRequest:
-        try:
-            answer = self._answer(first)
-        except Exception:
-            if first.session is not None:  # some components may have run the step
-                first.session.at = None
-            raise
+            answer = self._awaited(request)
+            is_answered = True
         finally:
-            self._waiting.popleft()
-        # Requests that are sent below may break the pipeline, and another plan then takes over: this one answered.
-        answer = replace(
-            answer,
-            request=first.number,
-            sent_s=first.sent_s,
-            attempts=first.attempts,
-            planned=self._recovery.running,
-        )
-        if first.session is not None:
-            first.session.keep(first.feed)
-            if first.last:
-                self._sessions.discard(first.session)
-            elif sum(session.kept_bytes for session in self._sessions) > self._kept_bytes:
-                max(self._sessions, key=lambda session: session.kept_bytes).forget()
-        if not self._sessions:
-            self._recovery.watch()
-        self._send()  # requests without a lane after a recovery
+            with self._changed:
+                self._waiting.remove(request)
+                if request.session is not None:
+                    self._record(request.session, request, is_answered=is_answered)
+                if not self._sessions:
+                    self._recovery.watch()
+                self._send()  # requests without a lane after a recovery
+                self._changed.notify_all()
         return answer
 
-    def _answer(self, first: _Request) -> AnsweredRequest:
-        while True:
-            if first.flight is None and first.refused is None:  # it has had no lane, or no device was left
-                self._send()
-            if first.refused is not None:
-                raise first.refused
-            assert first.flight is not None, "there is always a lane for the oldest"
-            try:
-                return self.pipeline.wait(first.flight, self._patience_s)
-            except Broken as error:
-                self._again(str(error))
+    def _record(self, session: Steps, request: _Request, *, is_answered: bool) -> None:
+        """Note in its session that a step has ended."""
+        if not is_answered:  # some components may have run it
+            session.at = None
+            return
+        session.keep(request.feed)
+        if request.last:
+            self._sessions.discard(session)
+        elif sum(session.kept_bytes for session in self._sessions) > self._kept_bytes:
+            max(self._sessions, key=lambda session: session.kept_bytes).forget()
 
-    def _use(self, pipeline: RequestPipeline) -> None:
-        self.pipeline, self._broken = pipeline, False
-        pipeline.changed = lambda: self._events.put(None)
+    def _awaited(self, request: _Request) -> AnsweredRequest:
+        while True:
+            with self._changed:
+                while request.flight is None and request.refused is None:  # no lane: another plan may have fewer
+                    self._changed.wait(0.1)
+                    self._send()
+                if request.refused is not None:
+                    raise request.refused
+                pipeline, flight, planned = self.pipeline, request.flight, self._recovery.running
+            assert flight is not None, "it was sent or refused"
+            try:
+                answer = pipeline.wait(flight, self._patience_s)
+            except Broken as error:
+                with self._changed:
+                    if request.flight is flight:  # otherwise another thread has met the loss before
+                        self._again(str(error))
+            else:
+                return replace(
+                    answer, request=request.number, sent_s=request.came_s, attempts=request.attempts, planned=planned
+                )
 
     def _send(self) -> None:
         """Send the waiting requests for which there are lanes."""
@@ -279,6 +248,7 @@ class Runner:
     def _again(self, reason: str) -> None:
         """Get a new pipeline, and send all waiting requests through it; without one, refuse them."""
         begun, self._reason, self._broken = time.monotonic(), reason, True
+        self.pipeline.give_up(reason)
         for request in self._waiting:
             request.flight = None
         if self._waiting and (first := self._waiting[0]).attempts >= 5:
@@ -287,7 +257,9 @@ class Runner:
         if not left:
             return
         try:
-            self._use(self._recovery.recover(reason))
+            if self._closed:
+                raise BadDevice(reason)
+            self.pipeline, self._broken = self._recovery.recover(reason), False
         except Exception as error:  # of planning, of building, or of the disk
             for request in left:
                 request.refused = error if isinstance(error, BadDevice) else BadDevice(f"{reason}; {with_kind(error)}")

@@ -4,7 +4,6 @@ The latency is that of the simulated timeline of a single request plus the start
 rate is that of the busiest device or link.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
@@ -39,9 +38,8 @@ def describe(
 
 
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
-    """Seconds of a single request of each model: simulated, plus the fixed cost per request."""
-    request_s = assembled.cluster.device(assembled.cluster.start).request_s
-    return tuple(request_s + simulate(pipeline).end_s for pipeline in pipelines(assembled, totals))
+    """Simulated seconds of a single request of each model."""
+    return tuple(simulate(pipeline).end_s for pipeline in pipelines(assembled, totals))
 
 
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> dict[str, float]:
@@ -68,8 +66,7 @@ def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None
 
 
 def amounts(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
-    """What requests of all models take, by resource of the problem, with the overhead of components and fetched
-    messages."""
+    """What requests of all models take, by resource of the problem, with the overhead of components."""
     devices, total = assembled.problem.devices, np.zeros(len(assembled.problem.resources))
     for model, pipeline in enumerate(of_models):
         busy_s, (copies, sent) = np.zeros(len(devices)), np.zeros((2, len(devices), len(devices)))
@@ -79,19 +76,10 @@ def amounts(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
             link = devices.index(transfer.link[0]), devices.index(transfer.link[1])
             copies[link] += link[0] != link[1]
             sent[link] += transfer.bytes * (link[0] != link[1])
-        fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
         for index, resource in enumerate(assembled.problem.resources):
             amount = resource.device @ busy_s + (resource.link * copies + resource.byte * sent).sum()
-            fetching = 0.0 if resource.fetch is None else resource.fetch @ fetched
-            total[index] += resource.models[model] * (amount + fetching)
+            total[index] += resource.models[model] * amount
     return total
-
-
-def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:
-    """The number of messages that the start device fetches from each device: one for all tensors that the same
-    components read."""
-    fetched = (transfer for transfer in pipeline.transfers if transfer.link[1] == start != transfer.link[0])
-    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in fetched})
 
 
 def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str) -> Plan:
@@ -126,7 +114,7 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
         placements=places,
         status=status,
         gap=gap,
-        predicted_latency_s=Interval.around(timeline.end_s + cluster.device(cluster.start).request_s, width),
+        predicted_latency_s=Interval.around(timeline.end_s, width),
         predicted_error=Interval(0.0, float("nan"), float("nan")),
         measured_error=None,
         notes=notes,
@@ -181,24 +169,20 @@ def wired_flows(graph: Graph, plan: Plan) -> frozenset[tuple[str, str]]:
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline) -> dict[str, float]:
-    """Busy seconds per streamed request of each link, including calls that fetch messages, and of each place, including
-    its request and message handling; of devices that take turns, those of the one whose turn it is."""
+    """Busy seconds per streamed request of each link, and of each place, including its handling of messages; of devices
+    that take turns, those of the one whose turn it is."""
     profiles, busy, cluster = assembled.workloads[model].profiles, pipeline.busy_s(), assembled.cluster
-    busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for transfer in pipeline.transfers:
         source, target = (cluster.device(end) for end in transfer.link)
         if source.name != target.name:
             busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(transfer.bytes)
             busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(transfer.bytes)
-    for device, count in _fetched(pipeline, cluster.start).items():
-        name = link_name((cluster.start, device))
-        busy[name] = busy.get(name, 0.0) + count * cluster.fetching_s(device)
     return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
 
 
 def _periods(cluster: Cluster, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
     """Seconds between requests that each link and device can keep up with; devices that take turns share them."""
-    links = {link_name(ends): ends for transfer in pipeline.transfers for ends in (transfer.link, transfer.link[::-1])}
+    links = {link_name(transfer.link): transfer.link for transfer in pipeline.transfers}
     return {name: seconds / cluster.turns(*links.get(name, (name,))) for name, seconds in busy.items()}
 
 

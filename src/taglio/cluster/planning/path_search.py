@@ -127,7 +127,6 @@ class PeriodSearch(PathSearch):
         super().__init__(assembled.with_problem(resources=(*resources, *self.periods)), Objective("throughput"))
         _, byte_s, _, self.gap_s = link_tables(cluster)
         self.byte_s = np.nan_to_num(byte_s, posinf=0.0)
-        self.fetch_s = np.array([cluster.fetching_s(name) for name in devices])
         self.turns = np.array([[cluster.turns(one, other) for other in devices] for one in devices])
 
     def worth(self, totals: Totals) -> float:
@@ -142,8 +141,6 @@ class PeriodSearch(PathSearch):
     def _estimate(self, labels: np.ndarray, copies: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Estimated values, with as few components as paths allow."""
         device_s = sums[:, self.first : self.first + len(self.periods)].copy()
-        request_s = self.assembled.cluster.device(self.assembled.cluster.start).request_s
-        device_s[:, self.home] += request_s * self.periods[self.home].models.sum()
         for model, counts in enumerate(self._components(labels, copies)):
             weights = np.array([period.models[model] for period in self.periods])
             device_s += counts * self.assembled.overhead_s[model] * weights
@@ -153,7 +150,7 @@ class PeriodSearch(PathSearch):
 
     def _link_s(self, device: np.ndarray, copies: np.ndarray) -> np.ndarray:
         """Busy seconds of links (placement, from, to) for devices (placement, node) and copies (placement, value,
-        device), with a message for each tensor that the start device fetches."""
+        device)."""
         values = self.problem.values
         placement, value, target = np.nonzero(copies)
         producer = values.producer[value]
@@ -161,10 +158,8 @@ class PeriodSearch(PathSearch):
         int8 = copies[placement, value, target] == Copies.INT8
         sizes = np.where(int8, values.int8_bytes[value], values.float_bytes[value])
         seconds = self.gap_s[source, target] + sizes * self.byte_s[source, target]
-        share, fetched = self.shares[values.model[value]], target == self.home
         link_s = np.zeros((len(device), *self.gap_s.shape))
-        np.add.at(link_s, (placement, source, target), share * seconds)
-        np.add.at(link_s, (placement, target, source), share * fetched * self.fetch_s[source])
+        np.add.at(link_s, (placement, source, target), self.shares[values.model[value]] * seconds)
         return np.asarray(link_s / self.turns)
 
 

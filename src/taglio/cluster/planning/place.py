@@ -180,9 +180,7 @@ class Planner:
         answer = self._by(objective, assembled)
         if answer is None:
             return None
-        # The start device's fixed cost per request is part of the latency; no choice changes it.
-        more = objective.latency * cluster.device(cluster.start).request_s if objective.simulated else 0.0
-        answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
+        answer = replace(answer, value=float(answer.value), bound=float(answer.bound))
         status: Status = "optimal" if answer.gap <= self.gap else "time limit"
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)

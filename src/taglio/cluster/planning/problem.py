@@ -61,8 +61,6 @@ class Resource:
     `device` has shape (devices), `link` and `byte` (from, to), with zero diagonals. `models` multiplies each model's
     contribution (its request rate, or 0 if the bound is another model's). The objective counts the resource `weight`
     times; its sum may not exceed `upper`. `kind` is LATENCY or ENERGY for the total of a model's request, otherwise "".
-    `fetch` is added for each message that the start device fetches from each device, which schedules know; costs leave
-    it out.
     """
 
     name: str
@@ -73,7 +71,6 @@ class Resource:
     weight: float = 0.0
     upper: float = float("inf")
     kind: str = ""
-    fetch: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, .
 
 def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
     def device(name: str) -> Device:
-        return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
+        return replace(cluster.device(name), name="", profile="", scale=None, like="")
 
     def links(name: str) -> dict[tuple[bool, str], Link]:
         return {

@@ -31,15 +31,11 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, objective: Object
     # Counts copies between devices that have no link.
     unlinked = Resource("devices without a link", none, no_link, no_links, np.ones(models), upper=0.0)
     quantities = [unlinked] if no_link.any() else []
-    request_s = cluster.device(cluster.start).request_s
     for index, workload in enumerate(workloads):
         mask = np.eye(models)[index]
         name = f" of {workload.name}" if models > 1 else ""
         per_s, per_joule = (float(shares[index]) * weight for weight in (objective.latency, objective.energy))
-        # The start device's fixed cost per request is subtracted from a limit. A limit that it uses up is impossible to
-        # keep, but stays positive.
-        latest_s = max(_upper(workload.limits.max_latency_s) - request_s, 1e-9)
-        most_joules = _upper(workload.limits.max_energy_joules)
+        latest_s, most_joules = _upper(workload.limits.max_latency_s), _upper(workload.limits.max_energy_joules)
         quantities.append(Resource(f"latency{name}", np.ones(count), delay, per_byte, mask, per_s, latest_s, LATENCY))
         quantities.append(Resource(f"energy{name}", watts, no_links, joules, mask, per_joule, most_joules, ENERGY))
         for d, device in enumerate(cluster.devices):
@@ -79,8 +75,7 @@ def busy_times(
                 only = own[a][:, None] * own[b]
                 name = f"{what} of {source.name} -> {target.name}"
                 weights = models / cluster.turns(source.name, target.name)
-                fetch = own[b] * cluster.fetching_s(target.name) if source.name == cluster.start else None
-                busy.append(Resource(name, none, only * gap, only * per_byte[a, b], weights, 0.0, upper, fetch=fetch))
+                busy.append(Resource(name, none, only * gap, only * per_byte[a, b], weights, 0.0, upper))
     return tuple(busy)
 
 

@@ -140,8 +140,7 @@ class Scheduler:
             ends, made_by = (int(home[index]), end), int(source[index]) if self.written[index] or narrow else None
             targets = tuple(int(number[reader_piece]) for reader_piece in pieces if reader_piece != last or narrow)
             writer = None if made_by is None else int(number[made_by])
-            answers = last in pieces and not narrow
-            transfers.append(self._transfer(int(value[index]), ends, writer, targets, int8=narrow, answers=answers))
+            transfers.append(self._transfer(int(value[index]), ends, writer, targets, int8=narrow))
             if made_by is not None and ends[0] != end:
                 sending_s[made_by] += self.devices[ends[0]].sending_s(transfers[-1].bytes)
         # Tensors leave in the order in which they are needed, as the engine sends them.
@@ -160,14 +159,7 @@ class Scheduler:
         return piece + 1, device_of
 
     def _transfer(
-        self,
-        value: int,
-        ends: tuple[int, int],
-        source: int | None,
-        targets: tuple[int, ...],
-        *,
-        int8: bool,
-        answers: bool,
+        self, value: int, ends: tuple[int, int], source: int | None, targets: tuple[int, ...], *, int8: bool
     ) -> Transfer:
         """A value sent from one device to another."""
         values, (start, end) = self.problem.values, ends
@@ -180,7 +172,6 @@ class Scheduler:
             busy_s=self.gap_s[start][end] + size * self.byte_s[start][end],
             delay_s=self.delay_s[start][end],
             bytes=size,
-            answers=answers,
             receiving_s=self.devices[end].receiving_s(size) if start != end else 0.0,
             value=value,
             int8=int8,

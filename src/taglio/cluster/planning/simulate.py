@@ -33,9 +33,9 @@ class ComponentTask:
 class Transfer:
     """A tensor sent from one device to another (or to itself: loopback), once for all tasks that read it there.
 
-    `source` is the index of the task that writes it, None for an input; `targets` are the tasks that read it;
-    `answers` tells whether the caller reads it at the target. The last `receiving_s` of the transfer, at most all of
-    it, are work of the target device. `value` is its index in a problem, `int8` whether it is sent as int8.
+    `source` is the index of the task that writes it, None for an input; `targets` are the tasks that read it, none if
+    only the caller does. The last `receiving_s` of the transfer, at most all of it, are work of the target device.
+    `value` is its index in a problem, `int8` whether it is sent as int8.
     """
 
     name: str
@@ -45,7 +45,6 @@ class Transfer:
     busy_s: float
     delay_s: float
     bytes: float = 0.0
-    answers: bool = False
     receiving_s: float = 0.0
     value: int = -1
     int8: bool = False
