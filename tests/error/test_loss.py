@@ -60,11 +60,11 @@ def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
     ("name", "argument", "value", "fix"),
     [
         (RELATIVE_L2, "max_error", 5.0, "for 5 % give 0.05"),
-        (RELATIVE_L2, "min_score", 0.99, "does not limit relative-l2: give `max_error`"),
-        (RELATIVE_L2, "max_drop", 0.01, "give `max_error`"),
+        (RELATIVE_L2, "min_score", 0.99, "smaller is better): give `max_error`"),
+        (RELATIVE_L2, "max_drop", 0.01, "give `max_error` 0.01"),
         (COSINE, "max_error", 0.999, "a similarity of at least 0.999 give 0.001"),
-        (SQNR, "max_error", 30.0, "give `min_score`"),
-        (TOP1, "max_error", 0.99, "give `min_score` (the least score) or `max_drop`"),
+        (SQNR, "max_error", 30.0, "give `min_score` 30 for the least decibels"),
+        (TOP1, "max_error", 0.99, "top1 is a score, not an error: give `min_score` 0.99"),
         (TOP1, "min_score", 0.01, "give `max_drop` 0.01 if it is how much worse"),
         (TOP1, "max_drop", 0.99, "`min_score` 0.99 for the worst value"),
     ],
@@ -105,7 +105,7 @@ def test_a_users_function_sees_all_outputs_and_labels(functions: str) -> None:
     assert accuracy.bound("min_score", 0.75) == pytest.approx(0.25) == accuracy.bound("max_drop", 0.25)
     with pytest.raises(BadOption, match=r"the float model itself has .* = 1: give a bound that is below that"):
         accuracy.bound("min_score", 1.1)
-    with pytest.raises(BadOption, match=r"give `min_score` \(the least score\) or `max_drop`"):
+    with pytest.raises(BadOption, match=r"is a score, not an error: give `min_score` 0.75 for the worst value"):
         accuracy.bound("max_error", 0.75)
     with pytest.raises(BadOption, match="`max_drop` is -1"):
         accuracy.bound("max_drop", -1.0)

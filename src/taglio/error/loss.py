@@ -33,7 +33,8 @@ SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
 # What limits a metric: the worst value where smaller is better, the worst where larger is, or the largest loss.
 Argument = Literal["max_error", "min_score", "max_drop"]
 ARGUMENTS: tuple[Argument, ...] = ("max_error", "min_score", "max_drop")
-_MEANING = {"max_error": "the largest error", "min_score": "the least score", "max_drop": "how much worse than float"}
+# A limit beyond this is most likely meant for the other argument: 99 % is a score, and 1 % is a drop.
+_LARGEST_DROP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,37 +162,21 @@ class Metric:
         """The argument that limits the number in `text`."""
         return "max_drop" if self.labelled else "min_score" if self.larger_is_better else "max_error"
 
-    @property
-    def arguments(self) -> tuple[Argument, ...]:
-        """The arguments that may limit it."""
-        if self.smooth:
-            return ("min_score",) if self.name == SQNR else ("max_error",)
-        return ("min_score" if self.larger_is_better else "max_error", "max_drop")
-
     def suits(self, argument: Argument, value: float) -> None:
-        """Raises BadOption for an argument that does not limit this metric, a value that it cannot have, or one that is
-        most likely meant for the other argument."""
-        signed = argument != "max_drop" and (self.own or self.name == SQNR)
-        if not isfinite(value) or (value < 0.0 and not signed):
+        """Raises BadOption for an argument that does not limit this metric, or a value that it cannot have.
+
+        `max_error` is the worst value of a metric of which smaller is better, `min_score` the worst of one of which
+        larger is better, and `max_drop` how much worse than the float model a task or a function may be.
+        """
+        if not isfinite(value) or (value < 0.0 and not self.own and self.name != SQNR):
             raise BadOption(f"`{argument}` is {value}: give a finite number of at least 0")
-        if argument not in self.arguments:
-            suitable = " or ".join(f"`{name}` ({_MEANING[name]})" for name in self.arguments)
-            raise BadOption(f"`{argument}` {value:g} does not limit {self.name}: give {suitable}")
-        if self.name == RELATIVE_L2 and value > 1.0:
-            raise BadOption(f"`{argument}` is {value:g}, which is {value:.0%}: for {value:g} % give {value / 100:g}")
-        # Vectors at a larger distance have an angle of more than 60 degrees: most likely a similarity is meant.
-        if self.name == COSINE and value > 0.5:
-            raise BadOption(
-                f"`{argument}` {value:g}: cosine is the distance 1 - similarity: for a similarity of at least "
-                f"{value:g} give {max(0.0, 1.0 - value):.6g}"
-            )
-        if argument == "min_score" and not signed and value > 1.0:
-            raise BadOption(f"`{argument}` {value:g}: {self.name} is at most 1: for {value:g} % give {value / 100:g}")
-        if argument == "max_drop" and not self.own and value > 0.5:
-            raise BadOption(
-                f"`{argument}` {value:g}: {self.name} would lose more than half: give how much worse than float it may "
-                f"be, such as 0.01, or `{self.arguments[0]}` {value:g} for the worst value"
-            )
+        match argument:
+            case "max_error":
+                self._refuse_error(value)
+            case "min_score":
+                self._refuse_score(value)
+            case "max_drop":
+                self._refuse_drop(value)
 
     def bound(self, argument: Argument, value: float) -> float:
         """The largest loss that a limit allows, which is in the unit of its argument. Raises BadOption for a limit that
@@ -214,6 +199,50 @@ class Metric:
                 f"that: give `max_drop` {value:g} if it is how much worse the plan may be"
             )
         return self.loss(value)
+
+    def _refuse_error(self, value: float) -> None:
+        if self.larger_is_better:
+            raise BadOption(f"`max_error` {value:g}: {self.name} is a score, not an error: give {self._instead(value)}")
+        if self.name == RELATIVE_L2 and value > 1.0:
+            raise BadOption(f"`max_error` is {value:g}, which is {value:.0%}: for {value:g} % give {value / 100:g}")
+        # Vectors at a larger distance have an angle of more than 60 degrees: most likely a similarity is meant.
+        if self.name == COSINE and value > 0.5:
+            raise BadOption(
+                f"`max_error` {value:g}: cosine is the distance 1 - similarity: for a similarity of at least "
+                f"{value:g} give {max(0.0, 1.0 - value):.6g}"
+            )
+
+    def _refuse_score(self, value: float) -> None:
+        if not self.larger_is_better:
+            other = f" {max(0.0, 1.0 - value):.6g}" if self.name == COSINE else ""
+            raise BadOption(
+                f"`min_score` {value:g}: {self.name} is an error (smaller is better): give `max_error`{other}"
+            )
+        if self.name != SQNR and not self.own and value > 1.0:
+            raise BadOption(f"`min_score` {value:g}: {self.name} is at most 1: for {value:g} % give {value / 100:g}")
+
+    def _refuse_drop(self, value: float) -> None:
+        if value < 0.0:
+            raise BadOption(f"`max_drop` is {value}: give a finite number of at least 0")
+        if self.smooth:
+            other = "`min_score` in dB" if self.name == SQNR else f"`max_error` {value:g}"
+            raise BadOption(f"`max_drop` {value:g}: {self.name} is itself a difference from float: give {other}")
+        if not self.own and value > _LARGEST_DROP:
+            other = "min_score" if self.larger_is_better else "max_error"
+            raise BadOption(
+                f"`max_drop` {value:g}: {self.name} would lose more than half: give how much worse than float it may "
+                f"be, such as 0.01, or `{other}` {value:g} for the worst value"
+            )
+
+    def _instead(self, value: float) -> str:
+        """The arguments to give instead of `max_error` for a score."""
+        if self.name == SQNR:
+            return f"`min_score` {value:g} for the least decibels"
+        if self.own:
+            return f"`min_score` {value:g} for the worst value, or `max_drop` for how much worse than float it may be"
+        if value <= _LARGEST_DROP:
+            return f"`max_drop` {value:g} for how much worse than float it may be, or `min_score` for the worst score"
+        return f"`min_score` {value:g} for the worst score, or `max_drop` for how much worse than float it may be"
 
 
 @dataclass(frozen=True, slots=True)
