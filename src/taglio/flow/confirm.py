@@ -1,11 +1,15 @@
 """Confirm the winner of the search by a race of its own: the delivered files beside the source model. Where it is not
 clear that the plan is faster, float stays. Plans nothing."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import onnx
+from google.protobuf.message import DecodeError
 
 from taglio.components.build import Manifest
 from taglio.confirm.race import USUAL, Patience, compared, confirm
@@ -55,7 +59,7 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
     try:
         with Deliveries(work) as deliveries:
             gain_of = dict.fromkeys(entries, 1.0)
-            if len(entries) > 1 or (decision.winner.key == float32.key and _is_quick(work, patience)):
+            if len(entries) > 1 or (decision.winner.key == float32.key and _may_be_faster(work, patience)):
                 plans = [decision.of(work, entry).plan for entry in entries.values()]
                 gain_of = dict(zip(entries, deliveries.gains(plans, patience), strict=True))
             simplified, notes = gain_of.get(float32.key, 1.0), tuple[Note, ...]()
@@ -83,13 +87,30 @@ def _rivals(work: Work, decision: Decision, also: Sequence[Entry], patience: Pat
     float32 = decision.ledger.float32
     is_slow = work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s
     plans = () if is_slow else (*also, *decision.ledger.rivals(decision.winner))
-    has_float = float32.holds and work.replaced is None and _is_quick(work, patience)
+    has_float = float32.holds and work.replaced is None and _may_be_faster(work, patience)
     return (*plans, float32) if has_float else plans
 
 
-def _is_quick(work: Work, patience: Patience) -> bool:
-    """Whether a few openings of float and the source, and a plan, take less time than a race."""
-    return _FEW_RUNS * work.setup.run_s <= patience.seconds
+def _may_be_faster(work: Work, patience: Patience) -> bool:
+    """Whether the float model as it is delivered may be faster than the source, and a few openings of both take less
+    time than a race. With the same operators it is not, and noise would tell otherwise now and then."""
+    if _FEW_RUNS * work.setup.run_s > patience.seconds:
+        return False
+    try:
+        source = (
+            work.source
+            if isinstance(work.source, onnx.ModelProto)
+            else onnx.load(work.source, load_external_data=False)
+        )
+    except (OSError, DecodeError):
+        return True
+    overridable = {tensor.name for tensor in source.graph.initializer} & {port.name for port in source.graph.input}
+    return bool(overridable) or _operators(source) != _operators(work.model.proto)
+
+
+def _operators(proto: onnx.ModelProto) -> Counter[str]:
+    """How often a graph has each operator, but for those that no runtime runs."""
+    return Counter(node.op_type for node in proto.graph.node if node.op_type not in ("Constant", "Identity"))
 
 
 def _fastest(work: Work, decision: Decision, ranked: Sequence[Entry]) -> Decision:
