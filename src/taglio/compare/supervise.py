@@ -147,15 +147,15 @@ def _next(process: "subprocess.Popen[bytes]", connection: Connection, limits: Wo
     """The next event of a worker, or why it must be stopped. Raises EOFError if it has ended."""
     quiet_s = 0.0
     while quiet_s <= limits.timeout_s:
+        if (used_bytes := resident_bytes(process.pid) or 0) > limits.memory_bytes:
+            reason = f"held {size_text(used_bytes)}, the limit is {size_text(limits.memory_bytes)}"
+            return "ended", "out of memory", reason
         begun_s = time.monotonic()
         if connection.poll(_POLL_S):
             event: Event = connection.recv()
             return event
         # Time in which this process itself was delayed does not count as silence.
         quiet_s += min(time.monotonic() - begun_s, 5 * _POLL_S)
-        if (used_bytes := resident_bytes(process.pid) or 0) > limits.memory_bytes:
-            reason = f"held {size_text(used_bytes)}, the limit is {size_text(limits.memory_bytes)}"
-            return "ended", "out of memory", reason
         if process.poll() is not None and not connection.poll():  # what it started keeps the connection open
             raise EOFError
     return "ended", "stuck", f"no response for {limits.timeout_s:.0f} s: it was stopped"
