@@ -85,7 +85,7 @@ def test_a_source_with_more_operators_than_the_float_model_is_slower(
     work: Model, slow: Decision, tmp_path: Path
 ) -> None:
     """As one whose export left operators that are folded: what float gains is confirmed, and said to be no form's."""
-    decision = slow.of(work, as_float(slow))
+    decision = replace(slow, ledger=slow.ledger.having(as_float(slow))).of(work, as_float(slow))
     result = confirmed(work.but(source=sums(16, tmp_path)), decision, QUICK)
     assert not result.decision.plan.assignment()
     assert result.speedup is not None and result.speedup.ratio > 1.5

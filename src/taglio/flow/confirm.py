@@ -55,11 +55,13 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
     winner and float, which is delivered without what slows the source down."""
     float32 = decision.ledger.float32
     may_float_stay = float32.holds and work.replaced is None
-    entries = {entry.key: entry for entry in (decision.winner, *_rivals(work, decision, also, patience))}
+    has_float = may_float_stay and _may_be_faster(work, patience)
+    rivals = [*_rivals(work, decision, also), *([float32] if has_float else [])]
+    entries = {entry.key: entry for entry in (decision.winner, *rivals)}
     try:
         with Deliveries(work) as deliveries:
             gain_of = dict.fromkeys(entries, 1.0)
-            if len(entries) > 1 or (decision.winner.key == float32.key and _may_be_faster(work, patience)):
+            if len(entries) > 1 or has_float:
                 plans = [decision.of(work, entry).plan for entry in entries.values()]
                 gain_of = dict(zip(entries, deliveries.gains(plans, patience), strict=True))
             simplified, notes = gain_of.get(float32.key, 1.0), tuple[Note, ...]()
@@ -81,14 +83,11 @@ def confirmed(work: Work, decision: Decision, patience: Patience, also: Sequence
         return Ended(work, decision, notes=(Note(Kind.UNCONFIRMED, f"the speed-up is not confirmed: {error}"),))
 
 
-def _rivals(work: Work, decision: Decision, also: Sequence[Entry], patience: Patience) -> Sequence[Entry]:
-    """What a few openings compare the winner with: plans, unless running each on all held-out inputs takes too long,
-    and float."""
-    float32 = decision.ledger.float32
+def _rivals(work: Work, decision: Decision, also: Sequence[Entry]) -> Sequence[Entry]:
+    """The plans that a few openings compare the winner with. A slow model has none: each would be run on all held-out
+    inputs."""
     is_slow = work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s
-    plans = () if is_slow else (*also, *decision.ledger.rivals(decision.winner))
-    has_float = float32.holds and work.replaced is None and _may_be_faster(work, patience)
-    return (*plans, float32) if has_float else plans
+    return () if is_slow else (*also, *decision.ledger.rivals(decision.winner))
 
 
 def _may_be_faster(work: Work, patience: Patience) -> bool:
@@ -96,14 +95,12 @@ def _may_be_faster(work: Work, patience: Patience) -> bool:
     time than a race. With the same operators it is not, and noise would tell otherwise now and then."""
     if _FEW_RUNS * work.setup.run_s > patience.seconds:
         return False
-    try:
-        source = (
-            work.source
-            if isinstance(work.source, onnx.ModelProto)
-            else onnx.load(work.source, load_external_data=False)
-        )
-    except (OSError, DecodeError):
-        return True
+    source = work.source
+    if not isinstance(source, onnx.ModelProto):
+        try:
+            source = onnx.load(source, load_external_data=False)
+        except (OSError, DecodeError):  # the race says what is wrong with it
+            return True
     overridable = {tensor.name for tensor in source.graph.initializer} & {port.name for port in source.graph.input}
     return bool(overridable) or _operators(source) != _operators(work.model.proto)
 
