@@ -45,6 +45,7 @@ from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import Assignment, form_of
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from tests.support.networks import FORMS, SCHEME, Network, perturbed
+from tests.support.recorded import Residuals
 
 SIZE = 16  # values of an output
 HELD_OUT, UNSEEN = 22, 10
@@ -74,12 +75,14 @@ class Noise:
 
 @dataclass(eq=False)
 class Machine:
-    """A machine with one network. `refuses` says which assignments its runtime does not load."""
+    """A machine with one network. `refuses` says which assignments its runtime does not load. `residuals` are those of
+    a recorded network, which take the place of the `noise` of seconds, errors, openings and of files as built."""
 
     network: Network
     seed: int
     noise: Noise = field(default_factory=Noise)
     refuses: Callable[[Assignment], bool] = lambda _: False
+    residuals: Residuals | None = None
     now_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -90,9 +93,22 @@ class Machine:
         return predict(self.network.seconds, self.network.graph, assignment).total_s * self._residual_s(assignment)
 
     def error(self, assignment: Assignment) -> float:
-        """The true error over all inputs that there could be."""
-        off = self._drawn("error", assignment).gauss(0.0, self.noise.errors)
-        return self.network.errors.predict(self.network.graph, assignment) * exp(off)
+        """The true error of the file as built, over all inputs that there could be."""
+        return max((built for _, built in self.errors(assignment)), default=0.0)
+
+    def errors(self, assignment: Assignment) -> list[tuple[float, float]]:
+        """The true errors by output: on the switchable graph, and of the file as built."""
+        graph, rng = self.network.graph, self._drawn("error", assignment)
+        models = {model.output: model for model in self.network.errors.outputs}
+        known = [models.get(name) for name in graph.outputs]
+        noises = [model.from_noise(model.noise(graph, assignment)) if model else 0.0 for model in known]
+        predicted = [min(noise, self.network.errors.largest) for noise in noises]
+        if self.residuals:
+            factors = self.residuals.error_factors(rng)
+        else:
+            off = exp(rng.gauss(0.0, self.noise.errors))
+            factors = ((off, off * self.noise.built),) * len(predicted)
+        return [(error * there, error * here) for error, (there, here) in zip(predicted, factors, strict=True)]
 
     def optimum_s(self, limits: Limits) -> float:
         """Seconds of the fastest variant within the limit by the true tables, without residuals."""
@@ -104,26 +120,35 @@ class Machine:
         return Random(f"{what} {self.seed} {forms} {more}")
 
     def _residual_s(self, assignment: Assignment) -> float:
-        return exp(self._drawn("seconds", assignment).gauss(0.0, self.noise.seconds)) if assignment else 1.0
+        if not assignment:
+            return 1.0
+        rng = self._drawn("seconds", assignment)
+        return self.residuals.seconds_factor(rng) if self.residuals else exp(rng.gauss(0.0, self.noise.seconds))
+
+    def _opening(self) -> float:
+        """A factor of all runs of one opening."""
+        rng = self._rng
+        return self.residuals.opening_factor(rng) if self.residuals else exp(rng.gauss(0.0, self.noise.opening))
 
     @property
     def lab(self) -> Lab:
         """What a search measures with."""
         return Lab(lambda *_: _Stopwatch(self), self._switchable, self._open, self._openings)  # type: ignore[arg-type]
 
-    def answer(self, assignment: Assignment, feed: Sample, factor: float = 1.0) -> list[np.ndarray]:
-        """The outputs of a variant for an input, which holds its own number; its error is `factor` times the usual."""
+    def answer(self, assignment: Assignment, feed: Sample, *, as_built: bool) -> list[np.ndarray]:
+        """The outputs of a variant for an input, which holds its own number: of the file as built, or on the switchable
+        graph."""
         number = int(next(iter(feed.values())).flat[0])
         reference = self.reference(number)
         if not assignment:
-            return [reference]
+            return [reference] * len(self.network.graph.outputs)
         noise, input_rng = self.noise, Random(f"input {self.seed} {number}")
         rng = self._drawn("answer", assignment, number)
         spread = noise.inputs**2 + noise.inputs_alone**2
         log_factor = input_rng.gauss(0.0, noise.inputs) + rng.gauss(0.0, noise.inputs_alone) - spread
         direction = np.array([rng.gauss(0.0, 1.0) for _ in range(SIZE)])
-        size = factor * self.error(assignment) * exp(log_factor) * np.linalg.norm(reference) / np.linalg.norm(direction)
-        return [(reference + size * direction).astype(np.float32)]
+        step = exp(log_factor) * np.linalg.norm(reference) / np.linalg.norm(direction) * direction
+        return [(reference + errors[as_built] * step).astype(np.float32) for errors in self.errors(assignment)]
 
     def reference(self, number: int) -> np.ndarray:
         """The float model's answer to an input."""
@@ -137,7 +162,7 @@ class Machine:
 
     def runs(self, assignments: Sequence[Assignment], rounds: int) -> list[list[float]]:
         """Seconds of runs in one opening of each of several variants, in turn."""
-        usual = [self.seconds(forms) * exp(self._rng.gauss(0.0, self.noise.opening)) for forms in assignments]
+        usual = [self.seconds(forms) * self._opening() for forms in assignments]
         runs: list[list[float]] = [[] for _ in assignments]
         for _ in range(rounds):
             for seconds, run in zip(usual, runs, strict=True):
@@ -215,7 +240,7 @@ class Machine:
         work.kept.put(("ranges", ""), None)
         work.kept.put(("builder", SCHEME), _Builder(self))
         for data in parts:
-            answers = ([self.reference(int(sample[spec.name].flat[0]))] for sample in data.samples)
+            answers = (self.answer({}, sample, as_built=True) for sample in data.samples)
             work.kept.put(("answers", data.sha256), Shelf(answers))
             work.kept.put(("parts", data.sha256), whole(graph.outputs))
         return work
@@ -265,10 +290,12 @@ class Machine:
         graph = self.network.graph
         nodes = []
         for block in graph.blocks:
-            first, *tail = block.operators
-            made = [f"{block.name}.inner"] if tail else block.outputs
-            nodes.append(helper.make_node(block.anchor, block.inputs, made, name=first))
-            nodes += [helper.make_node("Sigmoid", made, block.outputs, name=name) for name in tail]
+            read: Sequence[str] = block.inputs
+            for operator in block.operators:
+                made = block.outputs if operator == block.operators[-1] else [f"{operator}.inner"]
+                kind = block.anchor if operator == block.operators[0] else "Sigmoid"
+                nodes.append(helper.make_node(kind, read, made, name=operator))
+                read = made
         nodes += [
             helper.make_node("QuantizeLinear", [flow.name], [_glue_node(flow.name)], name=_glue_node(flow.name))
             for flow in graph.flows
@@ -335,7 +362,7 @@ class _Session:
     forms: Assignment
 
     def run(self, _names: object, feed: Sample) -> list[np.ndarray]:
-        return self.machine.answer(self.forms, feed, self.machine.noise.built)
+        return self.machine.answer(self.forms, feed, as_built=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +373,7 @@ class _Switchable:
 
     def run(self, assignment: Assignment, feed: Sample) -> list[np.ndarray]:
         self.machine.now_s += self.machine.seconds({})
-        return self.machine.answer(assignment, feed)
+        return self.machine.answer(assignment, feed, as_built=False)
 
 
 @dataclass(frozen=True, slots=True)
