@@ -4,7 +4,7 @@ Of each network a profile and a study of errors are made, as `optimize` does. Th
 beside float in several openings, and the errors of others are measured on the switchable graph and as built. Weights
 and inputs stay out of a recording. It is named after the network and the kind of processor.
 
-python benchmarks/record.py [--cases digits,ultraface-rfb-320] [--timed 60] [--measured 200] [--openings 3]
+python benchmarks/record.py [--cases digits,ultraface-rfb-320] [--timed 60] [--measured 240] [--openings 3]
 """
 
 import argparse
@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=NETWORKS)
     parser.add_argument("--timed", type=int, default=60)
-    parser.add_argument("--measured", type=int, default=200)
+    parser.add_argument("--measured", type=int, default=240)
     parser.add_argument("--openings", type=int, default=3)
     options = parser.parse_args()
     machine = describe()
