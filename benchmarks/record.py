@@ -39,7 +39,6 @@ from tests.support.recorded import Recording, Residuals, save
 NETWORKS = "digits,magika,ultraface-rfb-320,yunet-n-640,silero_vad_op18_ifless,paraphrase-MiniLM-L3-v2-6000"
 # Never the seeds that a profile or a search draws from.
 TIMED_SEED, MEASURED_SEED = 20261201, 20261202
-INPUTS = 8
 # Errors below this are rounding: nothing is learnt from their ratios.
 LEAST_ERROR = 1e-6
 
@@ -91,7 +90,7 @@ def _measured(
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
     """Log ratios by mix and output: error on the switchable graph to the predicted one, and as built to that on the
     graph. Outputs without a model of their own, or without an error, have zeros."""
-    samples = work.data.held_out.samples[:INPUTS]
+    samples = work.data.held_out.samples[: errors.samples]
     meter = ErrorMeter(work.switchable(SCHEME), samples, work.model.outputs)
     builder, models = work.builder(SCHEME), {model.output: model for model in errors.outputs}
     on_graph, as_built = [], []
