@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.networks import FORMS, SCHEME
 from tests.support.recorded import Recording, Residuals, save
 
-NETWORKS = "digits,magika,ultraface-rfb-320,yunet-n-640,silero_vad_op18_ifless,paraphrase-MiniLM-L3-v2-6000"
+NETWORKS = "digits,magika,ultraface-rfb-320,yunet-n-640,ch_PP-OCRv4_det_infer,paraphrase-MiniLM-L3-v2-6000"
 # Never the seeds that a profile or a search draws from.
 TIMED_SEED, MEASURED_SEED = 20261201, 20261202
 # Errors below this are rounding: nothing is learnt from their ratios.
