@@ -4,7 +4,6 @@ held."""
 
 import contextlib
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ import pytest
 from taglio.cluster.emulate import emulation
 from taglio.cluster.emulate.emulation import Emulation, start_devices
 from tests.cluster.engine.devices import answering, made_up_times, needs_ray, running_taglio, until
-from tests.conftest import Staged
 from tests.end_to_end.command import ENVIRONMENT, taglio
 from tests.support.sockets import addresses
 
@@ -57,8 +55,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
 
 
 @pytest.fixture
-def out(made: Emulation, digits_staged: Staged, tmp_path: Path) -> Path:
-    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+def out(made: Emulation, digits_workspace: Path) -> Path:
+    folder = digits_workspace
     made_up_times(folder)
     (plan,) = taglio("plan", folder, "--cluster", made.file, "--max-error", 0, "--time-limit", 1, "--json").json()[
         "plans"
