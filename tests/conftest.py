@@ -205,6 +205,12 @@ def workspace(tiny_staged: Staged, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_staged.folder, tmp_path / "out"))
 
 
+@pytest.fixture
+def digits_workspace(digits_staged: Staged, tmp_path: Path) -> Path:
+    """A copy of the embedded model's workspace."""
+    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+
+
 def _staged(case: Case, factory: pytest.TempPathFactory, name: str, bound: float, effort: float) -> Staged:
     def make(folder: Path) -> Any:
         out = folder / "out"

@@ -1,4 +1,6 @@
-"""What this machine's processor can show, and marks for tests that need more. Decides nothing for taglio itself."""
+"""What this machine can show, and marks for tests that need more. Decides nothing for taglio itself."""
+
+from importlib.util import find_spec
 
 import pytest
 
@@ -13,4 +15,7 @@ needs_bfloat16 = pytest.mark.skipif(
 )
 needs_wide_sums = pytest.mark.skipif(
     SATURATES, reason="only a processor with VNNI can show it: sums of u8×s8 products saturate here"
+)
+needs_openvino = pytest.mark.skipif(
+    find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
 )

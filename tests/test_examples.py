@@ -14,23 +14,8 @@ from taglio.flow import error, opening, optimize, place, profile, result, run
 from taglio.lab import build
 from taglio.runtimes.places import refusal
 from taglio.search import decide
+from tests.conftest import TWO_DEVICES
 
-CLUSTER = """
-start = "camera"
-
-[device.camera]
-profile = "profile.json"
-
-[device.server]
-scale = { of = "camera", factor = 0.5 }
-
-[[link]]
-from = "camera"
-to = "server"
-both = true
-bandwidth_mbit_s = 50
-latency_ms = 5
-"""
 ORDER = (
     opening.Model, profile.profile_model, error.error_model, decide.plan_model, build.build, run.run_model, place.place,
     optimize.optimize, result.Result, measure.compare_backends,
@@ -42,7 +27,7 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In ONNX Runtime alone, whichever others this machine has; what two pages show is run once."""
     monkeypatch.setitem(sys.modules, "openvino", None)
     refusal.cache_clear()
-    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    (tmp_path / "cluster.toml").write_text(TWO_DEVICES)
     names: dict[str, object] = {"taglio": taglio, "numpy": np, "cluster": tmp_path / "cluster.toml"}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     said, seen = list[str](), set[str]()

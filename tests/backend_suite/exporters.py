@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from tests.backend_suite.case import SAMPLES, Case, Feed
 from tests.backend_suite.steps import Writer
 
-FLOAT, INT64, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
 _MICROSOFT, _ML = "com.microsoft", "ai.onnx.ml"
 _DOMAINS = {_MICROSOFT: 1, _ML: 2, "layers": 1}
 
@@ -105,16 +105,6 @@ def missing_values() -> Made:
     return g, each(lambda index: {"X": normal(1, 6, seed=index) + np.roll(hole, index)})
 
 
-def keys_for_the_next_step() -> Made:
-    """An output that float writes and an int8 MatMul reads transposed."""
-    g = Graph(17)
-    x = g.given("x", FLOAT, 1, 6, 16)
-    keys = g.op("Tanh", x)
-    g.gives(g.op("MatMul", x, g.op("Transpose", keys, perm=[0, 2, 1])))
-    g.gives(keys)
-    return g, each(lambda index: {"x": normal(1, 6, 16, seed=index)})
-
-
 def bytes_in_and_out() -> Made:
     """TFLite: quantised throughout."""
     g = Graph(13)
@@ -201,28 +191,6 @@ def decoder_with_a_past() -> Made:
     return g, each(feed)
 
 
-def attention_with_a_mask() -> Made:
-    """Opset 23: Attention with a past and a mask of bool, RMSNormalization, Gelu."""
-    g = Graph(23)
-    x = g.given("x", FLOAT, "N", "S", 32)
-    made = [g.linear(x, 32, 32) for _ in range(3)]
-    past = [g.given(f"past_{kind}", FLOAT, "N", 4, "P", 8) for kind in "kv"]
-    written, inputs = ("attended", "present_k", "present_v"), [*made, g.given("mask", BOOL, "S", "T"), *past]
-    g.op("Attention", *inputs, outputs=written, q_num_heads=4, kv_num_heads=4)
-    y = g.op("RMSNormalization", g.op("Add", x, g.linear("attended", 32, 32)), g.ones(32), axis=-1)
-    g.gives(g.op("Add", y, g.linear(g.op("Gelu", g.linear(y, 32, 48)), 48, 32)))
-    for name in written[1:]:
-        g.gives(name)
-
-    def feed(index: int) -> Mapping[str, Any]:
-        past, new = ((0, 6), (6, 1), (3, 2))[index % 3]
-        mask = np.tril(np.ones((new, past + new), np.bool_), past)
-        pasts = {f"past_{kind}": normal(1, 4, past, 8, seed=index) for kind in "kv"}
-        return {"x": normal(1, new, 32, seed=index), "mask": mask, **pasts}
-
-    return g, each(feed)
-
-
 def states_with_the_batch_second() -> Made:
     """PyTorch: a bidirectional LSTM, its states given and returned."""
     g = Graph(14)
@@ -295,7 +263,7 @@ def odd_outputs() -> Made:
 
 
 _ALL: tuple[Callable[[], Made], ...] = (
-    classifier_with_a_map, text_in_and_out, missing_values, keys_for_the_next_step,
-    bytes_in_and_out, channels_last, function_of_functions, decoder_with_a_past, attention_with_a_mask,
+    classifier_with_a_map, text_in_and_out, missing_values,
+    bytes_in_and_out, channels_last, function_of_functions, decoder_with_a_past,
     states_with_the_batch_second, experts, regions, odd_outputs,
 )  # fmt: skip

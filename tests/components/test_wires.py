@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import onnx
 import pytest
 
@@ -13,7 +12,7 @@ from taglio.components.cut import Component, Wires, cut
 from taglio.plan.result import Crossing, Interval, Limits, Plan, placements
 from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from tests.components.cases import ANCHOR, CHOICES, FLOAT, INT8, Case, tiny
+from tests.components.cases import CHOICES, FLOAT, INT8, Case, tiny
 from tests.models import TINY
 
 DEVICES = ("near", "far", "cloud")
@@ -118,19 +117,3 @@ def test_tiny_models_too(name: str, tmp_path: Path) -> None:
     for seed in range(4):
         plan = drawn(case, seed)
         assert sent(case, equal(case, plan, tmp_path / str(seed)), plan) == used(case, plan)
-
-
-def test_an_input_sent_as_int8_is_quantised_on_the_start_device(network: Case, tmp_path: Path) -> None:
-    name, output = network.graph.inputs[0], network.graph.outputs[0]
-    far = tuple(replace(block, device="far") for block in placements(network.graph, {}))
-    plan = drawn(network, 0)
-    plan = Plan(
-        plan.model_sha256, plan.scheme, plan.precisions, plan.limits, far, "optimal",
-        0.0, plan.predicted_latency_s, plan.predicted_error, start="near",
-        crossings=(Crossing(name, "near", "far", "int8", 0.0, 0.0), Crossing(output, "far", "near", "int8", 0.0, 0.0)),
-    )  # fmt: skip
-    parts = equal(network, plan, tmp_path)
-    assert [part.name for part in parts] == ["input-near", "0-far", "output-near"]
-    assert [len(part.proto.graph.node) for part in parts][::2] == [1, 1]
-    sizes = [np.prod([d.dim_value for d in p.proto.graph.input[0].type.tensor_type.shape.dim]) for p in parts]
-    assert sizes[0] == sizes[1] and ANCHOR.name == "int8-anchor"

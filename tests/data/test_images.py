@@ -83,15 +83,6 @@ def test_letterbox_keeps_the_aspect_ratio_and_pads_with_114(tmp_path: Path) -> N
     np.testing.assert_array_equal(stretched, np.broadcast_to([[[200]], [[100]], [[50]]], (3, 8, 8)))
 
 
-def test_exif_rotation_is_applied(tmp_path: Path) -> None:
-    left_dark = np.zeros((4, 6), dtype=np.uint8)
-    left_dark[:, 3:] = 255
-    exif = Image.Exif()
-    exif[0x0112] = 3  # turned by 180 degrees
-    Image.fromarray(left_dark).save(tmp_path / "a.png", exif=exif)
-    assert load(tmp_path, [IMAGE]).samples[0]["images"][0, 0, 0].tolist() == [1, 1, 1, 0, 0, 0]
-
-
 def test_a_folder_is_read_by_name_and_skips_what_is_not_a_picture(tmp_path: Path) -> None:
     pictures(tmp_path, 1)
     for name in ("b.JPG", "a.webp", "c.bmp", "d.jpeg"):

@@ -16,7 +16,6 @@ import taglio as package
 from taglio.cli import main
 
 ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared"
 # Weights of 7 bits: the same errors on every processor.
 SCHEME = "qdq-u8s8-asym-pc-rr"
 # A process of its own finds the package where this one did.

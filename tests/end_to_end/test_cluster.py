@@ -11,17 +11,11 @@ from taglio import artifact
 from taglio.cluster.file import load
 from taglio.plan.result import Plan
 from tests.cluster.engine.devices import CLUSTER
-from tests.conftest import Staged
 from tests.end_to_end.command import refused, taglio
 
 # The camera is eight times as slow as the server, and the link ten times as slow as in tests on devices.
 TEXT = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "server", factor = 8.0 }', 1).replace("1000", "100")
 QUICK = ("--max-error", "2%", "--time-limit", 1)
-
-
-@pytest.fixture
-def out(digits_staged: Staged, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
 
 
 @pytest.fixture
@@ -31,34 +25,29 @@ def cluster(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_plan_on_two_devices_is_built_and_runs(out: Path, cluster: Path) -> None:
-    planned = taglio("plan", out, "--cluster", cluster, *QUICK, "--json").json()
+def test_a_plan_on_two_devices_is_built_and_runs(digits_workspace: Path, cluster: Path) -> None:
+    planned = taglio("plan", digits_workspace, "--cluster", cluster, *QUICK, "--json").json()
     plan = planned["plans"][0]
     assert {each["device"] for each in plan["usage"]} <= {each.name for each in load(cluster).devices}
     assert plan["measured_error"] <= 0.02 and plan["gap"] == pytest.approx(planned["gap"])
     assert plan["predicted_latency_s"]["value"] == pytest.approx(max(each["end_s"] for each in plan["timeline"]))
     on_camera = "camera" in {each["device"] for each in plan["usage"]}
     assert any("assumed" in note and "camera" in note for note in plan["notes"]) == on_camera
-    built = taglio("build", out, "--json").json()
+    built = taglio("build", digits_workspace, "--json").json()
     assert built["proof"]["distance"] <= built["proof"]["tolerance"]
     assert {piece["name"] for piece in built["manifest"]["pieces"]} == {each["component"] for each in plan["pieces"]}
-    ran = taglio("run", out, "--runs", 5, "--json").json()
+    ran = taglio("run", digits_workspace, "--runs", 5, "--json").json()
     assert {each["component"] for each in ran["components"]} == {each["component"] for each in plan["pieces"]}
     if len(plan["pieces"]) > 1:
-        onnx.checker.check_model(out / "components" / "whole.onnx")
-    page = (out / "report.html").read_text()
+        onnx.checker.check_model(digits_workspace / "components" / "whole.onnx")
+    page = (digits_workspace / "report.html").read_text()
     assert "One request" in page and ("assumed" in page) == on_camera
 
 
-@pytest.fixture
-def other(digits_staged: Staged, tmp_path: Path) -> Path:
-    """The workspace of a second model."""
-    return Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
-
-
-def test_two_models_share_the_devices_and_keep_their_own_bounds(out: Path, cluster: Path, other: Path) -> None:
+def test_two_models_share_the_devices_and_keep_their_own_bounds(digits_workspace: Path, cluster: Path) -> None:
     """The first may lose what it likes: its plan stays the same one while that of the second is searched for."""
-    asked = ("plan", out, "--cluster", cluster, *QUICK[2:], "--max-error", "90%", "--rate", 20)
+    other = shutil.copytree(digits_workspace, digits_workspace.with_name("other"))
+    asked = ("plan", digits_workspace, "--cluster", cluster, *QUICK[2:], "--max-error", "90%", "--rate", 20)
     ran = taglio(*asked, "--with-model", f"{other},rate=5,max-error=0.5%", "--json").json()
     assert [plan["limits"]["max_error"] for plan in ran["plans"]] == [0.9, 0.005]
     for plan in ran["plans"]:
@@ -67,14 +56,15 @@ def test_two_models_share_the_devices_and_keep_their_own_bounds(out: Path, clust
     assert ran["loads"] and all(0.0 < share <= 1.0 for share in ran["loads"].values())
 
 
-def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
+def test_a_front_is_drawn(digits_workspace: Path, cluster: Path) -> None:
     options = ("--cluster", cluster, *QUICK)
-    front = taglio("plan", out, *options, "--axes", "latency,energy", "--json").json()
+    front = taglio("plan", digits_workspace, *options, "--axes", "latency,energy", "--json").json()
     assert front["points"] and all(point["plan"]["placements"] for point in front["points"])
-    assert "Plans by latency and energy" in (out / "report.html").read_text()
-    refused(taglio("plan", out, *options, "--axes", "error,energy"), "latency,energy")
+    assert "Plans by latency and energy" in (digits_workspace / "report.html").read_text()
+    refused(taglio("plan", digits_workspace, *options, "--axes", "error,energy"), "latency,energy")
     refused(
-        taglio("plan", out, *options, "--axes", "latency,energy", "--objective", "sum"), "--objective is for one plan"
+        taglio("plan", digits_workspace, *options, "--axes", "latency,energy", "--objective", "sum"),
+        "--objective is for one plan",
     )
 
 

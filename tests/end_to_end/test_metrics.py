@@ -1,7 +1,6 @@
 """A bound on something else than relative L2: kept in its own unit, from the command line to the plan."""
 
 import re
-import shutil
 import sys
 from math import inf
 from pathlib import Path
@@ -12,13 +11,7 @@ import pytest
 from taglio import artifact
 from taglio.flow.outcome import Outcome
 from taglio.report import terminal
-from tests.conftest import Staged
 from tests.end_to_end.command import SCHEME, Case, quick, refused, snapshot, taglio
-
-
-@pytest.fixture
-def profiled(digits_staged: Staged, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
 
 
 def test_a_bound_in_decibel_is_kept(workspace: Path) -> None:
@@ -78,25 +71,26 @@ def test_inputs_unlike_the_calibration_are_told_with_how_far(few_digits: Case, t
     assert "held-out inputs are unlike the calibration inputs: image exceeds its calibrated range by 400%" in notes
 
 
-def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profiled: Path) -> None:
-    model = taglio("error", profiled, "--metric", "tokens", "--effort", 0.02, "--json").json()
+def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(digits_workspace: Path) -> None:
+    model = taglio("error", digits_workspace, "--metric", "tokens", "--effort", 0.02, "--json").json()
     assert model["metric"]["labelled"] and model["steps"]
-    asked = ("plan", profiled, "--effort", 0.01)
+    asked = ("plan", digits_workspace, "--effort", 0.01)
     plan = taglio(*asked, "--max-drop", "2%", "--max-error", "relative-l2=5%", "--json").json()
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(0.02)
     assert [(each["metric"]["name"], each["max_error"]) for each in plan["limits"]["also"]] == [("relative-l2", 0.05)]
     in_float = ("--keep-float", "*", "--json")  # nothing is left to search
     named = taglio(*asked, "--max-drop", "tokens=2%", "--max-drop", "top1=3%", *in_float).json()
     assert named["limits"]["max_error"] == pytest.approx(0.02)
-    refused(taglio("plan", profiled, "--max-drop", "top1=3%"), "--max-drop limits top1, but not tokens")
-    refused(taglio("plan", profiled, "--max-drop", "2%", "--min-score", "tokens=90%"), "limits a metric twice")
-    refused(taglio("plan", profiled, "--max-drop", "2%", "--max-drop", "3%"), "is given twice")
-    refused(taglio("plan", profiled, "--max-error", "2%"), "tokens is a score", "give --max-drop 0.02")
+    refused(taglio("plan", digits_workspace, "--max-drop", "top1=3%"), "--max-drop limits top1, but not tokens")
+    refused(taglio("plan", digits_workspace, "--max-drop", "2%", "--min-score", "tokens=90%"), "limits a metric twice")
+    refused(taglio("plan", digits_workspace, "--max-drop", "2%", "--max-drop", "3%"), "is given twice")
+    refused(taglio("plan", digits_workspace, "--max-error", "2%"), "tokens is a score", "give --max-drop 0.02")
     refused(
-        taglio("plan", profiled, "--max-drop", "2%", "--max-error", "relative-l2=0.01%", "--force-int8", "*"),
+        taglio("plan", digits_workspace, "--max-drop", "2%", "--max-error", "relative-l2=0.01%", "--force-int8", "*"),
         "tokens loss at most 2.00%, error at most 0.0100%: the best exceeds a limit by a factor of",
         code=3,
     )
     refused(
-        taglio("plan", profiled, "--max-drop", "2%", "--max-drop", "recall:k=5000=1%"), "needs at least 5001 samples"
+        taglio("plan", digits_workspace, "--max-drop", "2%", "--max-drop", "recall:k=5000=1%"),
+        "needs at least 5001 samples",
     )

@@ -1,16 +1,10 @@
 """`--runtime auto`: what is found in every place of this machine, and what is built opens where it was timed."""
 
-import importlib.util
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.end_to_end.command import Case, quick, taglio
-
-needs_openvino = pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
-)
+from tests.processor import needs_openvino
 
 
 @needs_openvino

@@ -103,8 +103,7 @@ def test_what_is_no_load_is_one_line(tmp_path: Path, text: str) -> None:
     )
 
 
-def test_a_changed_file_is_refused(digits_staged: Staged, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
-    with (out / "deploy" / "model.onnx").open("ab") as file:
+def test_a_changed_file_is_refused(digits_workspace: Path) -> None:
+    with (digits_workspace / "deploy" / "model.onnx").open("ab") as file:
         file.write(b"\0")
-    refused(taglio("run", out, "--load", "80%"), "model.onnx: changed since it was delivered")
+    refused(taglio("run", digits_workspace, "--load", "80%"), "model.onnx: changed since it was delivered")

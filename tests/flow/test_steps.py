@@ -9,22 +9,18 @@ import onnxruntime as ort
 import pytest
 
 import taglio
-from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.engine.wiring import wire
+from taglio.cluster.file import parse
 from taglio.data.spec import InputSpec
 from taglio.flow.run import run_steps
 from taglio.lab.work import Work
 from taglio.model.inputs import spec_of
 from taglio.model.state import suggested
+from tests.conftest import TWO_DEVICES
 from tests.stateful import PRESENT, STATES, WIDE, inputs, network
 
 STEPS = 12
 SCHEME = "qdq-u8s8-asym-pc-rr"
-TWO = Cluster(
-    "camera",
-    (Device("camera", profile="profile.json"), Device("server", profile="profile.json", scale=0.5)),
-    (Link("camera", "server", 1e8), Link("server", "camera", 1e8)),
-)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +52,7 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
         return [InputSpec(name, (1, 8), "float32") for name in names]
 
     def told(outputs: str, known: str) -> list[tuple[str, str]]:
-        made = network().graph.output[1]
-        values = []
-        for name in outputs.split():
-            value = type(made)()
-            value.CopyFrom(made)
-            value.name, value.type.tensor_type.shape.dim[1].dim_value = name, 8
-            values.append(value)
+        values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 8)) for name in outputs.split()]
         nodes = [onnx.helper.make_node("Identity", ["mask"], ["mask_out"])]
         return list(suggested(named(*known.split()), onnx.helper.make_graph(nodes, "g", [], values)))
 
@@ -146,7 +136,7 @@ def test_a_state_stays_on_its_device_and_the_session_answers_as_one_process(
     cell, cache, head = (tensors[name].producer for name in ("hn", PRESENT, "y"))
     pins = (f"camera={cell}", f"server={cache}", f"server={head}")
     candidate = taglio.candidate(opened, profile, error, max_error=0.0, pins=pins, max_steps=50)
-    plan = taglio.place(candidate, TWO, time_limit_s=0.5).plans[0]
+    plan = taglio.place(candidate, parse(TWO_DEVICES), time_limit_s=0.5).plans[0]
     names = {name for pair in opened.graph.states for name in pair}
     assert not {each.tensor for each in plan.crossings} & {past for _, past in opened.graph.states}
     built = taglio.build(opened, plan)

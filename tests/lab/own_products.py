@@ -2,7 +2,8 @@
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+
+from tests.models import parsed
 
 DEPTH, WIDTH, CLASSES = 256, 64, 10
 _DRAWS = np.random.default_rng(0)
@@ -13,47 +14,35 @@ INPUTS = (_DRAWS.random((40, 1, DEPTH)) * 0.4 + 2.15).astype(np.float32)  # near
 SCALE, OUT_SCALE, ZERO = 0.01, 1.0, 128
 
 
-def own_products(kind: str, *, inputs: np.ndarray = INPUTS) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+_OWN = {
+    "QDQ": """xq = QuantizeLinear (x, scale, zero)
+        xf = DequantizeLinear (xq, scale, zero)
+        wf = DequantizeLinear (w, scale, zero_w)
+        yf = MatMul (xf, wf)
+        yq = QuantizeLinear (yf, out_scale, out_zero)
+        h = DequantizeLinear (yq, out_scale, out_zero)""",
+    "MatMulInteger": """xq = QuantizeLinear (x, scale, zero)
+        sums = MatMulInteger (xq, w, zero, zero_w)
+        sums_f = Cast <to = 1> (sums)
+        h = Mul (sums_f, both)""",
+}
+
+
+def own_products(kind: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A product of `kind`, "QDQ" or "MatMulInteger", and two float ones; with its inputs."""
+    constants: dict[str, object] = {"scale": np.float32(SCALE), "zero": np.uint8(0), "w": WEIGHTS, "zero_w": np.int8(0)}
+    constants |= {"head": HEAD, "tail": TAIL}
     if kind == "QDQ":
-        nodes = [
-            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
-            helper.make_node("DequantizeLinear", ["xq", "scale", "zero"], ["xf"]),
-            helper.make_node("DequantizeLinear", ["w", "scale", "zero_w"], ["wf"]),
-            helper.make_node("MatMul", ["xf", "wf"], ["yf"]),
-            helper.make_node("QuantizeLinear", ["yf", "out_scale", "out_zero"], ["yq"]),
-            helper.make_node("DequantizeLinear", ["yq", "out_scale", "out_zero"], ["h"]),
-        ]
+        constants |= {"out_scale": np.float32(OUT_SCALE), "out_zero": np.uint8(ZERO)}
     else:
-        nodes = [
-            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
-            helper.make_node("MatMulInteger", ["xq", "w", "zero", "zero_w"], ["sums"]),
-            helper.make_node("Cast", ["sums"], ["sums_f"], to=TensorProto.FLOAT),
-            helper.make_node("Mul", ["sums_f", "both"], ["h"]),
-        ]
-    nodes += [
-        helper.make_node("MatMul", ["h", "head"], ["logits"]),
-        helper.make_node("Relu", ["logits"], ["positive"]),
-        helper.make_node("MatMul", ["positive", "tail"], ["y"], name="tail"),
-    ]
-    constants = {
-        "scale": np.float32(SCALE),
-        "zero": np.uint8(0),
-        "w": WEIGHTS,
-        "zero_w": np.int8(0),
-        "out_scale": np.float32(OUT_SCALE),
-        "out_zero": np.uint8(ZERO),
-        "both": np.float32(SCALE * SCALE),
-        "head": HEAD,
-        "tail": TAIL,
-    }
-    read = {name for node in nodes for name in node.input}
-    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if name in read]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, DEPTH])]
-    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CLASSES])]
-    graph = helper.make_graph(nodes, f"own {kind}", given, wanted, stored)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return made, {"x": inputs[:, 0]}
+        constants |= {"both": np.float32(SCALE * SCALE)}
+    text = f"""(float[1, {DEPTH}] x) => (float[1, {CLASSES}] y) {{
+        {_OWN[kind]}
+        logits = MatMul (h, head)
+        positive = Relu (logits)
+        [tail] y = MatMul (positive, tail)
+    }}"""
+    return parsed(text, constants), {"x": INPUTS[:, 0]}
 
 
 def by_hand(kind: str, inputs: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import taglio
 from taglio.embedded import digits_data, digits_model
@@ -16,6 +15,7 @@ from taglio.lab.work import Work
 from taglio.notes import Kind
 from taglio.runtimes.onnxruntime import NAME
 from tests.lab.own_products import by_hand, own_products
+from tests.models import parsed
 from tests.processor import SATURATES
 
 KINDS = ("QDQ", "MatMulInteger")
@@ -55,40 +55,34 @@ def test_a_float_model_agrees_within_rounding() -> None:
 
 def test_scores_near_zero_are_as_exact_as_one_is() -> None:
     """A detector's scores where it finds nothing: kernels of Sigmoid differ by some 1e-8, which is 2 % of 1e-6."""
-    weights = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["logits"]),
-        helper.make_node("Sigmoid", ["logits"], ["scores"]),
-        helper.make_node("Transpose", ["scores"], ["y"], perm=[0, 2, 3, 1]),
-    ]
-    stored = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.full(8, -14.0, np.float32), "b")]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 16, 16])]
-    graph = helper.make_graph(nodes, "nothing", given, [helper.make_tensor_value_info("y", 1, [1, 14, 14, 8])], stored)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    assert bounded_outputs(proto) == {"y"}
+    constants = {"w": np.random.default_rng(0).standard_normal((8, 8, 3, 3)), "b": np.full(8, -14.0)}
+    sigmoid, relu = (
+        parsed(
+            f"""(float[1, 8, 16, 16] x) => (float[1, 14, 14, 8] y) {{
+                logits = Conv (x, w, b)
+                scores = {kind} (logits)
+                y = Transpose <perm = [0, 2, 3, 1]> (scores)
+            }}""",
+            constants,
+        )
+        for kind in ("Sigmoid", "Relu")
+    )
+    assert bounded_outputs(sigmoid) == {"y"} and bounded_outputs(relu) == frozenset()
     inputs = 0.05 * np.random.default_rng(1).standard_normal((12, 8, 16, 16)).astype(np.float32)
-    assert opened(proto, {"x": inputs}).agreement.agrees
-    nodes[1].op_type = "Relu"
-    graph = helper.make_graph(nodes, "unbounded", given, graph.output, stored)
-    assert bounded_outputs(helper.make_model(graph)) == frozenset()
+    assert opened(sigmoid, {"x": inputs}).agreement.agrees
 
 
 def normalised(*, equal: bool) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """BatchNormalization in training mode: its kernel writes running means into what its constants share if equal."""
-    ones = np.ones(4, np.float32)
+    ones = np.ones(4)
     constants = {"s": ones, "b": 0.0 * ones, "m": (0.0 if equal else 0.1) * ones, "v": (1.0 if equal else 1.1) * ones}
-    constants["w"] = np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32)
-    nodes = [
-        helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["n", "mean", "var"], training_mode=1),
-        helper.make_node("MatMul", ["n", "w"], ["y"]),
-    ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4, 5])]
-    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4, 6])]
-    stored = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "normalised", given, wanted, stored)
+    constants["w"] = np.random.default_rng(0).standard_normal((5, 6))
+    text = """(float[2, 4, 5] x) => (float[2, 4, 6] y) {
+        n, mean, var = BatchNormalization <training_mode = 1> (x, s, b, m, v)
+        y = MatMul (n, w)
+    }"""
     inputs = np.random.default_rng(1).random((40, 4, 5)).astype(np.float32) * np.arange(1, 41)[:, None, None]
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return proto, {"x": inputs.astype(np.float32)}
+    return parsed(text, constants), {"x": inputs.astype(np.float32)}
 
 
 def test_answers_that_optimisations_change_are_found() -> None:
@@ -98,9 +92,7 @@ def test_answers_that_optimisations_change_are_found() -> None:
 
 
 def test_a_source_that_its_runtime_computes_wrongly_is_refused_with_the_size() -> None:
-    with pytest.raises(
-        Infeasible, match=r"normalised itself has error \d+\.\d+% as ONNX Runtime computes it"
-    ) as refused:
+    with pytest.raises(Infeasible, match=r"tiny itself has error \d+\.\d+% as ONNX Runtime computes it") as refused:
         taglio.optimize(opened(*normalised(equal=True)), max_error=0.01, effort=0.01)
     assert refused.value.exit_code == 3
 

@@ -1,22 +1,14 @@
 """What subgraphs read of the graphs around them, and renaming it."""
 
-import onnx
-from onnx import TensorProto, helper
-
 from taglio.model.captures import node_inputs, rename_inputs, separate
-
-
-def body(*nodes: onnx.NodeProto, output: str, input_names: tuple[str, ...] = ()) -> onnx.GraphProto:
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in input_names]
-    return helper.make_graph(
-        list(nodes), "body", inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
-    )
+from tests.models import parsed
 
 
 def test_a_loop_variable_hides_an_outer_tensor_of_its_name() -> None:
-    loop = helper.make_node("Loop", ["n", "go", "x"], ["y"])
-    inner = body(helper.make_node("Add", ["x", "w"], ["x_out"]), output="x_out", input_names=("i", "go_in", "x"))
-    loop.attribute.append(helper.make_attribute("body", inner))
+    text = """(int64 n, bool go, float[] x, float[] w) => (float[] y) {
+        y = Loop <body = b (int64 i, bool go_in, float[] x) => (float[] x_out) { x_out = Add (x, w) }> (n, go, x)
+    }"""
+    (loop,) = parsed(text).graph.node
     assert node_inputs(loop) == ["n", "go", "x", "w"]
     rename_inputs(loop, {"x": "x2", "w": "w2"})
     assert list(loop.input) == ["n", "go", "x2"]
@@ -24,12 +16,13 @@ def test_a_loop_variable_hides_an_outer_tensor_of_its_name() -> None:
 
 
 def test_what_a_body_defines_under_a_name_of_the_outer_graph_gets_its_own() -> None:
-    branch = body(
-        helper.make_node("Relu", ["x"], ["layout"]), helper.make_node("Neg", ["layout"], ["made"]), output="made"
-    )
-    node = helper.make_node("If", ["flag"], ["y"], name="choice", then_branch=branch, else_branch=branch)
-    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["layout"]), node], "g", [], [value])
+    body = "() => (float[] made) { layout = Relu (x) made = Neg (layout) }"
+    graph = parsed(
+        f"""(float[] x, bool flag) => (float[] y) {{
+            layout = Abs (x)
+            [choice] y = If (flag) <then_branch = one {body}, else_branch = other {body}>
+        }}"""
+    ).graph
     assert separate(graph)
     for index, own_body in enumerate(attribute.g for attribute in graph.node[1].attribute):
         name = f"layout/in/choice/{index}"

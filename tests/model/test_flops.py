@@ -3,13 +3,12 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from taglio.model.flops import operator_flops
 from taglio.model.graph import Block, build
 from taglio.model.load import load
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from tests.models import digits_model
+from tests.models import digits_model, parsed
 
 
 def multiply_adds_on_ones(
@@ -18,15 +17,15 @@ def multiply_adds_on_ones(
     """Run `kind` on inputs that are one everywhere: each product then adds one, so the outputs add up to their number.
     Nothing may be padded, or products with the padding would be missing."""
     names = [f"x{i}" for i in range(len(shapes))]
-    node = helper.make_node(kind, names, ["y"])
-    node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip(names, shapes)]
-    graph = helper.make_graph([node], kind, inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    inputs = ", ".join(f"float{list(shape)} {name}" for name, shape in zip(names, shapes))
+    written = ", ".join(f"{key} = {value}" for key, value in attributes.items())
+    proto = parsed(
+        f"({inputs}) => (float[] y) {{ y = {kind} {f'<{written}>' if written else ''} ({', '.join(names)}) }}"
+    )
     feed = {name: np.ones(shape, np.float32) for name, shape in zip(names, shapes)}
     [output] = open_session(proto, SessionOptions(threads=1)).run(None, feed)
     count = int(np.asarray(output, np.float64).sum())
-    return node, {**dict(zip(names, shapes)), "y": np.shape(output)}, count
+    return proto.graph.node[0], {**dict(zip(names, shapes)), "y": np.shape(output)}, count
 
 
 @pytest.mark.parametrize(

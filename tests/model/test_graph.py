@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
@@ -95,12 +94,8 @@ def test_weights_that_no_form_changes_are_counted_in_every_form(tmp_path: Path) 
 
 def test_parameters_in_attributes_are_weights(tmp_path: Path) -> None:
     """As those of a tree ensemble are."""
-    x, y = (
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, size)) for name, size in (("x", 40), ("y", 1))
-    )
-    trees = helper.make_node("LinearRegressor", ["x"], ["y"], "trees", domain="ai.onnx.ml", coefficients=[0.5] * 40)
-    domains = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    proto = helper.make_model(helper.make_graph([trees], "g", [x], [y]), opset_imports=domains, ir_version=8)
+    trees = f"[trees] y = ai.onnx.ml.LinearRegressor <coefficients = {[0.5] * 40}> (x)"
+    proto = parsed(f"(float[1, 40] x) => (float[1, 1] y) {{ {trees} }}", imports='"": 17, "ai.onnx.ml": 3')
     assert 40 * 4 < graph_of(proto, tmp_path).block("trees").weight_bytes(8) < 40 * 4 + 100
 
 

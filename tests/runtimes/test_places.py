@@ -1,6 +1,5 @@
 """Which places a machine has, and each that it lacks is refused with a reason."""
 
-import importlib.util
 import sys
 from collections.abc import Iterator
 
@@ -10,10 +9,7 @@ from taglio.errors import BadOption
 from taglio.runtimes import openvino
 from taglio.runtimes.openvino import NAME
 from taglio.runtimes.places import bfloat16_refusal, here, refusal, require_here
-
-needs_openvino = pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
-)
+from tests.processor import needs_openvino
 
 
 @pytest.fixture(autouse=True)

@@ -1,21 +1,16 @@
 """A profile taken in OpenVINO: of its own compiled graphs, joined to the model's blocks, and planned with."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import once
+from tests.conftest import TWO_DEVICES, once
 from tests.end_to_end.command import Case, refused, taglio
+from tests.processor import needs_openvino
 
-pytestmark = [
-    pytest.mark.whole,
-    pytest.mark.skipif(
-        importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
-    ),
-]
+pytestmark = [pytest.mark.whole, needs_openvino]
 HOW = ("--scheme", "qdq-u8s8-asym-pc", "--runtime", "openvino", "--threads", 1, "--effort", 0.01)
 
 
@@ -50,23 +45,9 @@ def test_a_device_of_a_cluster_is_planned_with_times_of_its_own_runtime(
 ) -> None:
     out, cluster = Path(shutil.copytree(profiled[0], tmp_path / "out")), tmp_path / "cluster.toml"
     taglio("error", out, "--effort", 0.01, "--json").json()
-    text = """
-start = "here"
-[device.here]
-profile = "profile.json"
-{runtime}
-[device.there]
-scale = {{ of = "here", factor = 0.5 }}
-[[link]]
-from = "here"
-to = "there"
-both = true
-bandwidth_mbit_s = 1000
-latency_ms = 1
-"""
-    cluster.write_text(text.format(runtime=""))  # then it runs what its profile was taken in
+    cluster.write_text(TWO_DEVICES)  # the camera runs what its profile was taken in
     plan = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1, "--json").json()
     assert {usage["runtime"] for usage in plan["plans"][0]["usage"]} == {"openvino"}
-    cluster.write_text(text.format(runtime='runtime = "onnxruntime"'))
+    cluster.write_text(TWO_DEVICES.replace("[device.camera]", '[device.camera]\nruntime = "onnxruntime"'))
     ran = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1)
-    refused(ran, 'was taken in openvino, but device "here" runs onnxruntime', "--runtime onnxruntime")
+    refused(ran, 'was taken in openvino, but device "camera" runs onnxruntime', "--runtime onnxruntime")

@@ -1,6 +1,5 @@
 """One form of session whichever runtime holds the model."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -15,17 +14,10 @@ from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import opener
 from tests.models import parsed, pyramid, saved, two_in_two_out
+from tests.processor import needs_openvino
 
 ONE = SessionOptions(1)
-HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
-WHY_NOT = "needs openvino: pip install 'taglio[openvino]'"
-here = pytest.mark.parametrize(
-    "runtime",
-    [
-        "onnxruntime",
-        pytest.param("openvino", marks=pytest.mark.skipif(not HAS_OPENVINO, reason=WHY_NOT)),
-    ],
-)
+here = pytest.mark.parametrize("runtime", ["onnxruntime", pytest.param("openvino", marks=needs_openvino)])
 RNG = np.random.default_rng(0)
 
 
@@ -101,7 +93,7 @@ def single(operator: str = "Relu (x)", dtype: str = "float", opset: int = 17, ir
 
 
 @pytest.mark.whole
-@pytest.mark.skipif(not HAS_OPENVINO, reason=WHY_NOT)
+@needs_openvino
 def test_a_signal_after_sessions_of_openvino_reaches_its_handler(tmp_path: Path) -> None:
     """Where the processor has AMX, the process crashed if they ended in the order in which they were opened."""
     code = (

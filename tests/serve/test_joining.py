@@ -18,7 +18,6 @@ from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.serve.served import open_model
 from tests.built import product, workspace
-from tests.end_to_end.command import SHARED
 from tests.models import parsed
 from tests.serve.conftest import Server, start, stop
 from tests.serve.test_queue import Model, queue_of, rows
@@ -46,11 +45,6 @@ JOINED = {
     > {
         e = Gather(table, ids) u = Unsqueeze(mask, a) f = Cast<to=1>(u) m = Mul(e, f) y = ReduceSum<keepdims=0>(m, one)
     }"""),
-}
-SHARED_ALONE = {
-    path.stem: onnx.load(path)
-    for name in ("47_rows_times_five", "51_tokens_flattened")
-    if (path := SHARED / "cases" / f"{name}.onnx").exists()
 }
 
 
@@ -85,7 +79,7 @@ def asked(connection: http.client.HTTPConnection, name: str, feed: Mapping[str, 
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.slow)])
 def test_every_answer_is_that_of_the_request_alone(tmp_path: Path, seconds: float) -> None:
     """Twelve clients send requests of one to three rows, some malformed, to models that must and must not join."""
-    models = {**ALONE, **JOINED, **SHARED_ALONE}
+    models = {**ALONE, **JOINED}
     sessions = {name: open_session(proto, SessionOptions(1)) for name, proto in models.items()}
     places = [f"{name}={workspace(tmp_path / name, proto)}" for name, proto in models.items()]
     counts = dict.fromkeys((*models, "refused"), 0)

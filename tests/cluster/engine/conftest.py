@@ -33,11 +33,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def out(digits_staged: Staged, tmp_path: Path) -> Path:
+def out(digits_workspace: Path) -> Path:
     """A workspace to plan in, whose plans do not depend on how fast this machine is."""
-    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
-    made_up_times(folder)
-    return folder
+    made_up_times(digits_workspace)
+    return digits_workspace
 
 
 @pytest.fixture

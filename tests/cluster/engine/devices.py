@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -216,18 +216,20 @@ def two_devices(port: int, head: str = "camera") -> Iterator[Bench]:
         here.stop()
 
 
-def answering(bench: Bench) -> bool:
-    """Whether the server's host has answered about a hundred requests: its threads have waited more often than it takes
-    to load its components and warm up, which is 800 times; a request is 25."""
-    return any(_waits(pid) > 3000 for pid in bench.named("server", "ray::Host"))
+def answering(pids: Iterable[int]) -> bool:
+    """Whether one of these processes is a host that has answered about a hundred requests: its threads have waited more
+    often than it takes to load its components and warm up, which is 800 times; a request is 25."""
+    return any(_waits(pid) > 3000 for pid in pids)
 
 
 def _waits(pid: int) -> int:
-    found = 0
-    for path in Path(f"/proc/{pid}/task").glob("*/status"):
-        with contextlib.suppress(OSError):  # the thread ended meanwhile
-            found += int(path.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
-    return found
+    """Of a host; 0 for another process."""
+    waits = 0
+    with contextlib.suppress(OSError):  # it, or a thread of it, ended meanwhile
+        if "ray::Host" in Path(f"/proc/{pid}/stat").read_text():
+            for path in Path(f"/proc/{pid}/task").glob("*/status"):
+                waits += int(path.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return waits
 
 
 def last_json(text: str) -> Any:

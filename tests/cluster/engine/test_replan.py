@@ -1,6 +1,5 @@
 """A plan that replaces another measures no error: what the other one measured counts."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +11,15 @@ from taglio.flow.place import place
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import PROFILE, keep_plan
 from taglio.profile.result import Profile
-from tests.conftest import TWO_DEVICES, Staged
+from tests.conftest import TWO_DEVICES
 from tests.search.made_up import paying
 
 CLUSTER = parse(TWO_DEVICES)
 LIMIT = 0.02
 
 
-def test_errors_that_were_predicted_too_low_are_predicted_higher(digits_staged: Staged, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+def test_errors_that_were_predicted_too_low_are_predicted_higher(digits_workspace: Path, tmp_path: Path) -> None:
+    folder = digits_workspace
     # As measured, int8 may gain so little that a plan leaves most of the limit: without VNNI, or beside other programs.
     measured = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile)
     artifact.save(folder / f"{PROFILE}.json", PROFILE, measured.model_sha256, paying(measured))

@@ -151,7 +151,7 @@ def test_wrong_commands_are_refused_in_one_line(
 def test_a_stream_that_is_ended_says_so(running: Bench, placed: Path, cluster: Path) -> None:
     with running.begin("run", placed, "--cluster", cluster, "--stream", "--runs", 1_000_000) as process:
         try:
-            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
+            until(lambda: process.poll() is not None or answering(running.processes("server")), 60.0, "requests")
             process.terminate()
             said, error = process.communicate(timeout=60.0)
         finally:
@@ -200,7 +200,7 @@ def _killed(running: Bench, *command: object) -> Iterator["subprocess.Popen[str]
     with running.begin(*command) as process:
         try:
             until(lambda: len(running.processes("server")) > 3, 60.0, "a host on the server")
-            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
+            until(lambda: process.poll() is not None or answering(running.processes("server")), 60.0, "requests")
             running.kill("server")
             yield process
         finally:

@@ -13,8 +13,6 @@ from taglio.errors import BadModel
 from taglio.flow.opening import Model
 from tests.compare.backends.conftest import need
 from tests.data.test_sources import pictures, sound, tokenizer, written
-from tests.end_to_end.command import SHARED, quick
-from tests.end_to_end.command import Case as Given
 
 KERAS = """
 import numpy as np, tensorflow as tf, {library} as keras
@@ -90,19 +88,6 @@ def test_models_of_tensorflow(tmp_path: Path, library: str, save: str, kind: str
     figures = opened(path, IMAGES, kind)
     assert [spec.shape and spec.shape[1:] for spec in figures.inputs] == [(16, 16, 3)]
     assert figures.data.held_out.samples[0][figures.inputs[0].name].shape == (1, 16, 16, 3)
-
-
-def test_the_whole_flow_and_its_stages_from_a_tflite_file(tmp_path: Path) -> None:
-    need("litert")
-    model = SHARED / "models" / "mlperf-tiny-resnet8.tflite"
-    if not model.exists():
-        pytest.skip("needs models that are not part of the project")
-    np.save(tmp_path / "d.npy", 60 * np.random.default_rng(0).standard_normal((12, 32, 32, 3)).astype(np.float32) + 120)
-    out = tmp_path / "out"
-    ran = quick(Given(model, tmp_path / "d.npy"), out, "--max-error", 0.05, "--verbose")
-    assert ran.code == 0, ran.err
-    assert "mlperf-tiny-resnet8.tflite (TFLite) was converted to ONNX by tf2onnx" in ran.out + ran.err
-    assert (out / "components" / "model.onnx").exists()
 
 
 @pytest.fixture(scope="module")
