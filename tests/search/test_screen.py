@@ -17,7 +17,7 @@ from taglio.profile.stopwatch import Timings
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 from taglio.search import form_race
 from taglio.search.form_race import INT8
-from taglio.search.ledger import Measurement, Variant, expected_s
+from taglio.search.ledger import expected_s
 from taglio.search.screen import screen
 from tests.end_to_end.command import Case
 from tests.models import Sketch
@@ -153,24 +153,3 @@ def test_a_search_that_cannot_gain_ends_early_and_its_workspace_is_whole(
     monkeypatch.undo()
     model = stages.error(tmp_path / "out")
     assert (tmp_path / "out" / "error.json").exists() and model.subsets
-
-
-def test_an_lstms_form_gains_beside_int8_and_a_products_form_instead_of_it() -> None:
-    def row(form: str, score_s: float) -> Measurement:
-        return Measurement(Variant(ORT, form, blocks=1), score_s, 10.0, 0.01, score_s, kept=True)
-
-    g = Sketch(8)
-    matrices = [g.constant(g.rng.uniform(-1, 1, (1, 256, 64))) for _ in range(2)]
-    g.op("LSTM", g.input("x", 12, 1, 64), *matrices, hidden_size=64)
-    recurrent = g.model(g.rename("lstm0_out", "y"))
-    product = Sketch(8)
-    y = product.op("MatMul", product.input("x", 1, 64), product.constant(product.rng.normal(0, 1, (64, 64))))
-    for proto, shape, best_s in (
-        (recurrent, (12, 12, 1, 64), 4.0),
-        (product.model(product.rename(y, "y")), (12, 1, 64), 6.0),
-    ):
-        data = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-        work = Model(proto, data, threads=1, runtime=ORT).at(LITTLE)
-        screening = form_race.FormRaces(work, None, 0.01, Metric(), is_narrow=SATURATES)
-        scores = screening._scores([row(INT8, 8.0), row("int8-dynamic", 6.0)], 10.0)
-        assert min(scores) == pytest.approx(best_s)

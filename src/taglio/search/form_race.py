@@ -23,7 +23,6 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Timed
 from taglio.quantize.precision import (
     BFLOAT16,
-    UNCALIBRATED,
     Assignment,
     has_kernels,
     precisions,
@@ -147,7 +146,7 @@ class FormRaces:
             scheme: row(name, Variant(place, INT8, str(scheme), len(forms[INT8]))) for name, scheme in runs.items()
         }
         rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
-        best_s = min([float_s, *self._scores(rows, float_s)])
+        scores_s = [row.score_s for row in rows if row.kept and row.score_s is not None]
         attribute = Attributor(self.work.model, self.work.graph).attribute
         profiles = {name: attribute(timed.optimized, timed.kernels) for name, timed in raced.timed.items()}
         ran = {form.variant.form: form.seconds for form in rows} | {
@@ -164,7 +163,7 @@ class FormRaces:
         return PlaceRace(
             place=place,
             float_s=drift * float_s,
-            score_s=drift * best_s,
+            score_s=drift * min([float_s, *scores_s]),
             least_s=drift * min([_least_s(float_s, profiles, ran_s), *ran_s.values()]),
             rows=tuple(rows),
             schemes=schemes,
@@ -208,21 +207,6 @@ class FormRaces:
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
         return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
-
-    def _scores(self, rows: Sequence[Measurement], float_s: float) -> list[float]:
-        """The latencies to expect of plans with each form. An LSTM has no int8 form, so the share of what int8-dynamic
-        gains there comes on top of what int8 gains."""
-        scores = {
-            row.variant.form: row.score_s for row in rows if row.score_s is not None and (row.kept or _is_int8(row))
-        }
-        dynamic, int8_s = UNCALIBRATED["dyn"], scores.get(INT8)
-        latencies_s = [*scores.values()]
-        if int8_s is not None and dynamic.name in scores:
-            fitting = [block for block in self.work.graph.blocks if dynamic.fits(block)]
-            recurrent = sum(block.flops for block in fitting if block.recurrent)
-            share = recurrent / max(1, sum(block.flops for block in fitting))
-            latencies_s.append(int8_s - share * (float_s - scores[dynamic.name]))
-        return latencies_s
 
     def _other_schemes(self, place: str, forms: Mapping[str, Assignment]) -> list[Scheme]:
         """The schemes that are raced beside the default one and the `forms`; none if one is wanted."""
