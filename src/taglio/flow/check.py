@@ -189,7 +189,7 @@ def _error(
     if work is None:
         return Promise("error", before, "not measured", Verdict.UNKNOWN, lacking)
 
-    def run(sample: Sample) -> Sequence[Any]:
+    def run(sample: Sample, _: object) -> Sequence[Any]:
         answer = opened.run({spec.name: sample[spec.name] for spec in work.inputs})
         return [answer[name] for name in work.outputs]
 
