@@ -13,14 +13,13 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
 from taglio.flow import workspace
 from taglio.flow.another_limit import for_another_limit
-from taglio.flow.deliver import Delivered, Delivery, deliver
 from taglio.flow.error import error_model, error_of_workspace
 from taglio.flow.opening import Model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
 from taglio.flow.profile import profile_model
 from taglio.flow.quantize import quantize as quantize_model
-from taglio.flow.result import Result, write
+from taglio.flow.result import Delivered, Result, deliver, result_of, write
 from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PROFILE, RUN, SETUP
@@ -29,6 +28,7 @@ from taglio.lab.build import build as build_plan
 from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
+from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport
@@ -118,7 +118,8 @@ def build(folder: Path, *, samples: bool = True, progress: Progress | None = Non
         work, measured = workspace.reopen_profiled(draft)
         chosen = workspace.read_plan(draft, work, measured)
         built = build_plan(work, chosen, progress=progress)
-        manifest, delivered = deliver(draft, built, Delivery(work.setup, measured, chosen, None, samples))
+        result = result_of(work, measured.scheme, Tables(work.graph, measured), chosen, built)
+        manifest, delivered = deliver(draft, result, with_samples=samples)
     assert built.proof is not None, "build proves"
     return manifest, built.proof, delivered
 
