@@ -31,7 +31,7 @@ from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.search.decide import Decision, best_so_far, decide, float_stays
 from taglio.search.ledger import Ledger
-from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
+from taglio.search.limits import Bounds, limits_for, steered, user_limits
 from taglio.search.places import studied
 from taglio.search.screen import Screened, screen
 
@@ -83,7 +83,7 @@ def optimize(
     (True, ['logits'])
     """
     clock = Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
-    wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    wanted, user = read_scheme(scheme), user_limits(max_error, min_score, max_drop)
     goal = goal_of(objective, max_latency_s, settings.get("threads"))
     with limited_to(cpus):
         chooses_threads = goal is None and not isinstance(model, Work) and settings.get("threads") is None

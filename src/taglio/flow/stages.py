@@ -34,7 +34,7 @@ from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.decide import decide
-from taglio.search.limits import Bounds, limits_for, refuse_no_limit, user_limits
+from taglio.search.limits import Bounds, limits_for, user_limits
 from taglio.transaction import changing, drop, held
 
 
@@ -98,7 +98,7 @@ def plan(
     progress: Progress | None = None,
 ) -> Plan:
     """Plan as taglio.plan_model does; the profile and the error model are updated with the measurements of plans."""
-    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    wanted = user_limits(max_error, min_score, max_drop)
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
         model = error_of_workspace(draft, work, measured)
@@ -129,7 +129,7 @@ def build_for_limit(
 ) -> tuple[Result, Manifest, Delivered]:
     """Replace what `optimize` delivered by the fastest plan for other `limits` (`max_error`, `min_score`, `max_drop`),
     from what it measured; those that are not given stay. Raises Infeasible if no plan keeps them."""
-    wanted = refuse_no_limit(user_limits(**limits))
+    wanted = user_limits(**limits)
     with changing(folder) as draft:
         result = for_another_limit(draft, wanted, progress)
         return result, *write(draft, result, with_samples=samples)

@@ -18,7 +18,7 @@ from taglio.search.answers import answers, source_answers
 from taglio.search.explore import FEWEST, PlaceSearch, meter_of
 from taglio.search.finalists import Verdict, as_predicted, as_profiled, float_in, judge, on_one_scale
 from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places, Variant
-from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
+from taglio.search.limits import Bounds, infeasible, limits_for, user_limits
 from taglio.search.places import studied
 from taglio.search.search import best, least_error
 from taglio.search.unseen import Rejected
@@ -101,7 +101,7 @@ def plan_model(
     """
     require_own(work, profile=profile, error=error)
     work = work.telling(progress).at(effort).settled(profile.scheme)
-    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    wanted = user_limits(max_error, min_score, max_drop)
     limits = limits_for(work, wanted, keep_float, force_int8)
     measured = {profile.conditions.runtime: profile}
     return decide(work, measured, error, limits).plan

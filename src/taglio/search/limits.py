@@ -28,9 +28,14 @@ class UserLimit:
 
 
 def user_limits(
-    max_error: Bounds | None = None, min_score: Bounds | None = None, max_drop: Bounds | None = None
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
+    *,
+    required: bool = True,
 ) -> tuple[UserLimit, ...]:
-    """The given limits; the first one steers the plan. Raises BadOption for a value that is not a number.
+    """The given limits; the first one steers the plan. Raises BadOption for a value that is not a number, and for no
+    limit where one is `required`.
 
     `max_error` limits errors, `min_score` is the least score, and `max_drop` how much worse than float a score may be.
     """
@@ -39,17 +44,12 @@ def user_limits(
         if bounds is not None:
             by_metric = bounds if isinstance(bounds, Mapping) else {"": bounds}
             limits += [UserLimit(argument, name, number(argument, value)) for name, value in by_metric.items()]
-    return tuple(limits)
-
-
-def refuse_no_limit(limits: tuple[UserLimit, ...]) -> tuple[UserLimit, ...]:
-    """The limits. Raises BadOption if there is none."""
-    if not limits:
+    if required and not limits:
         raise BadOption(
             "`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %; for a task `max_drop` or "
             "`min_score`"
         )
-    return limits
+    return tuple(limits)
 
 
 def steered(limits: tuple[UserLimit, ...], settings: dict[str, Any]) -> tuple[tuple[UserLimit, ...], dict[str, Any]]:
