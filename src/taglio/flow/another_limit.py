@@ -130,14 +130,13 @@ def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[
 
 
 def _with_search(outcome: Outcome, before: Outcome) -> Outcome:
-    """An outcome with what the search found that `before` is from: the places that are out, notes, schemes, forms."""
+    """An outcome with what the search found that `before` is from: the places that are out, notes, forms."""
     names = {(point.name, point.runtime) for point in outcome.points}
     others = tuple(point for point in before.points if (point.name, point.runtime) not in names)
     return replace(
         outcome,
         points=outcome.points + others,
         search_notes=before.search_notes,
-        schemes=before.schemes,
         forms=before.forms,
         doubt=outcome.doubt or before.doubt,
     )

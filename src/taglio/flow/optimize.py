@@ -208,7 +208,6 @@ class _Search:
             stage_seconds=dict(self._clock.laps),
             notes=(*plan_notes, *search_notes),
             search_notes=search_notes,
-            schemes=screened.schemes,
             forms=screened.forms,
             interrupted=result.interrupted,
             reused_errors=result.reused,

@@ -19,7 +19,7 @@ _NO_PLACES = Places(())
 
 
 def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outcome:
-    """The outcome without what a search adds to it (notes, schemes, forms, seconds by stage). `places` are the
+    """The outcome without what a search adds to it (notes, forms, seconds by stage). `places` are the
     float model's results in every place."""
     work, decision = ended.work, ended.decision
     plan, answered, int8 = decision.plan, decision.answers, decision.ledger.int8
@@ -31,7 +31,6 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         model_sha256=work.model.sha256,
         conditions=decision.profile.conditions,
         scheme=str(plan.scheme),
-        schemes=(),
         max_error=plan.limits.max_error,
         status=plan.status,
         gap=plan.gap,

@@ -52,7 +52,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
         },
         **_speedup(outcome),
         "rate": None if outcome.rate is None else _rate(outcome.rate),
-        **_fields(outcome, "doubt", "scheme", "schemes", "forms", "stage_seconds"),
+        **_fields(outcome, "doubt", "scheme", "forms", "stage_seconds"),
         "places": [_point(point) for point in outcome.places],
         "front": [_on_front(outcome, point) for point in outcome.front],
         **_notes(outcome.notes),

@@ -52,15 +52,13 @@ _RUNS = 4
 @dataclass(frozen=True, slots=True, eq=False)
 class PlaceRace:
     """The race in one `place`, where the float model took `float_s`: its `rows`, the latency to expect of a plan there
-    (`score_s`), and the least that the kernels allow of any mix (`least_s`). `schemes` are the results of int8 by
-    scheme."""
+    (`score_s`), and the least that the kernels allow of any mix (`least_s`)."""
 
     place: str
     float_s: float
     score_s: float
     least_s: float
     rows: tuple[Measurement, ...]
-    schemes: Mapping[Scheme, Measurement]
     timed: Mapping[str, tuple[Assignment, Timed]]
     profiles: Mapping[str, Attribution]
     opening_s: float
@@ -70,7 +68,7 @@ class PlaceRace:
         floats = self.profiles[FLOAT_RUN]
         kernels_s = sum(floats.blocks_s.values()) + sum(floats.tensors_s.values()) + floats.orphans_s
         scale = self.float_s / kernels_s if kernels_s > 0.0 else 1.0
-        forms = {row.variant.form: self.profiles[row.variant.form] for row in self.rows if row.seconds is not None}
+        forms = {form: self.profiles[form] for form in self.timed if form != FLOAT_RUN}
         low = forms.pop(BFLOAT16.name, floats)
         saved_s = {
             block: {form: scale * seconds for form, seconds in by_form.items()}
@@ -137,22 +135,17 @@ class FormRaces:
             score_s = expected_s(float_s, seconds, timed.loss, left)
             return Measurement(variant, seconds, float_s, timed.loss, score_s)
 
-        rows = [
-            row(name, Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment)))
+        variants = {
+            name: Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment))
             for name, assignment in forms.items()
-        ]
-        runs = {INT8: self.scheme, **others} if INT8 in forms else {}
-        schemes = {
-            scheme: row(name, Variant(place, INT8, str(scheme), len(forms[INT8]))) for name, scheme in runs.items()
         }
+        variants |= {name: Variant(place, INT8, name, len(forms[INT8])) for name in others}
+        rows = [row(name, variant) for name, variant in variants.items()]
         rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
         scores_s = [row.score_s for row in rows if row.kept and row.score_s is not None]
         attribute = Attributor(self.work.model, self.work.graph).attribute
         profiles = {name: attribute(timed.optimized, timed.kernels) for name, timed in raced.timed.items()}
-        ran = {form.variant.form: form.seconds for form in rows} | {
-            str(each): row.seconds for each, row in schemes.items()
-        }
-        ran_s = {name: seconds for name, seconds in ran.items() if seconds is not None}
+        ran_s = {name: row.seconds for name, row in zip(variants, rows, strict=True) if row.seconds is not None}
         timed = {
             name: (assignment, raced.timed[name])
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
@@ -166,7 +159,6 @@ class FormRaces:
             score_s=drift * min([float_s, *scores_s]),
             least_s=drift * min([_least_s(float_s, profiles, ran_s), *ran_s.values()]),
             rows=tuple(rows),
-            schemes=schemes,
             timed=timed,
             profiles=profiles,
             opening_s=opening_s,
@@ -236,7 +228,7 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
     runs."""
     if row.seconds is None or row.error is None or row.score_s is None or row.float_s is None:
         return row
-    if _is_int8(row):
+    if is_int8(row):
         return replace(row, kept=True)
     others = [other for other in rows if other.seconds is not None and other.error is not None]
     is_beaten = any(
@@ -247,5 +239,6 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
     return replace(row, kept=row.score_s <= (1.0 - gain) * row.float_s and not is_beaten)
 
 
-def _is_int8(row: Measurement) -> bool:
+def is_int8(row: Measurement) -> bool:
+    """Whether a row is that of all candidate blocks in int8."""
     return row.variant.form == INT8
