@@ -11,7 +11,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
 from taglio.search.finalists import finalists, on_one_scale
-from taglio.search.ledger import Entry, Key, Ledger, Measurement, Places, Variant
+from taglio.search.ledger import Entry, Key, Ledger, Measurement, Places
 
 ORT = "onnxruntime"
 INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
@@ -53,7 +53,7 @@ def raced(runtime: str, error: float = 0.001, **seconds: float) -> Ledger:
 
 def floats(errors: dict[str, float]) -> tuple[Measurement, ...]:
     """The float model with these errors by place."""
-    return tuple(Measurement(Variant(place, "float32"), error=error) for place, error in errors.items())
+    return tuple(Measurement(place, "float32", error=error) for place, error in errors.items())
 
 
 def seconds_of(race: Ledger) -> dict[tuple[str, str], float]:

@@ -63,8 +63,8 @@ def test_where_int8_is_faster_plans_are_made(work: Work, monkeypatch: pytest.Mon
     result = screen(work, None, 0.01, Metric())
     assert (result.planned, result.home, result.why) == ((ORT,), ORT, None)
     assert result.profile is not None and not any(run.mixed for run in result.profile.runs)
-    int8, *others = [row for row in result.forms if row.variant.form == INT8]
-    assert int8.variant.scheme == str(HERE) and int8.seconds is not None and int8.float_s is not None
+    int8, *others = [row for row in result.forms if row.form == INT8]
+    assert int8.scheme == str(HERE) and int8.seconds is not None and int8.float_s is not None
     assert int8.seconds == pytest.approx(0.5 * int8.float_s)
     assert [row.kept for row in (int8, *others)].count(True) == 1
 
@@ -88,7 +88,7 @@ def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: 
     wanted = Scheme(signed=True, reduced_range=True)
     result = screen(work, wanted, 0.01, Metric())
     assert result.scheme == wanted
-    assert [(row.variant.form, row.variant.scheme) for row in result.forms] == [(INT8, str(wanted))]
+    assert [(row.form, row.scheme) for row in result.forms] == [(INT8, str(wanted))]
 
 
 def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch:
         raced(monkeypatch, {INT8: 0.5, str(signed): seconds}, {INT8: 0.002, str(signed): error})
         result = screen(work, None, 0.01, Metric())
         assert replace(result.scheme, uncalibrated=()) == best
-        assert {row.variant.scheme: row.kept for row in result.forms if row.variant.form == INT8} == {
+        assert {row.scheme: row.kept for row in result.forms if row.form == INT8} == {
             str(HERE): best == HERE,
             str(signed): best == signed,
         }

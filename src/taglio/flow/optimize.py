@@ -222,7 +222,7 @@ class _Search:
         assert screened is not None, "what is not planned was raced"
         assert profile is not None, "what is not planned was raced"
         work, place = screened.work.at(self._clock.effort("plan")), profile.conditions.runtime
-        errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
+        errors = [row.error for row in screened.forms if (row.form, row.runtime) == ("int8", place)]
         int8_error = errors[0] if errors and errors[0] is not None else 0.0
         decision = float_stays(work, profile, int8_error, limits, screened.places)
         doubts = doubts_without_study(work)

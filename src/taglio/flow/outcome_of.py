@@ -76,15 +76,15 @@ def points(ledger: Ledger, places: Places, drift: float = 1.0) -> tuple[Point, .
     # No table predicts the float model of a place that was not planned in.
     planned = {entry.runtime for entry in entries if entry.name != FLOAT_RUN}
     entered = {entry.runtime for entry in entries}
-    out = [place for place in places.rows if place.variant.runtime not in entered]
+    out = [place for place in places.rows if place.runtime not in entered]
     return (
         *(_point(entry, drift * entry.predicted_s if entry.runtime in planned else None) for entry in listed),
-        *(_place(place, places.times.get(place.variant.runtime)) for place in out),
+        *(_place(place, places.times.get(place.runtime)) for place in out),
     )
 
 
 def _place(place: Measurement, latency: WallTime | None) -> Point:
-    runtime, reason = place.variant.runtime, place.refused
+    runtime, reason = place.runtime, place.refused
     return Point(FLOAT_RUN, runtime, {}, None, latency, place.error, judged=False, holds=False, reason=reason)
 
 

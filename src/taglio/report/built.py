@@ -65,8 +65,7 @@ def _races(outcome: Outcome) -> list[Part]:
     basis = outcome.metric.basis
     rows: list[list[object]] = []
     for row in outcome.forms:
-        variant = row.variant
-        where = [variant.form, variant.runtime, variant.scheme or MISSING]
+        where = [row.form, row.runtime, row.scheme or MISSING]
         verdict = f"dropped: {row.refused}" if row.refused else "planned with" if row.kept else "left out"
         rows.append([*where, ms(row.float_s), ms(row.seconds), shown(basis, row.error), verdict])
     head = ["form", "runtime", "scheme", "float", "all blocks that have it", basis.title, ""]

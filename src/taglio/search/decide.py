@@ -17,7 +17,7 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import answers, source_answers
 from taglio.search.explore import FEWEST, PlaceSearch, meter_of
 from taglio.search.finalists import Verdict, as_predicted, as_profiled, float_in, judge, on_one_scale
-from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places, Variant
+from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places
 from taglio.search.limits import Bounds, infeasible, limits_for, user_limits
 from taglio.search.places import studied
 from taglio.search.search import best, least_error
@@ -119,7 +119,7 @@ def decide(
 
     `places` has the float model in every place (None: in the measured ones, without errors of its own).
     """
-    places = places or Places(tuple(Measurement(Variant(place, FLOAT_RUN)) for place in measured))
+    places = places or Places(tuple(Measurement(place, FLOAT_RUN) for place in measured))
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(places.errors)))
     meter = meter_of(work.in_place(studied(measured)), first, limits, model.samples)

@@ -35,7 +35,7 @@ from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.processor import instructions
 from taglio.search.bound import least_share, saved_by_block
 from taglio.search.error_bound import Room
-from taglio.search.ledger import Measurement, Variant, expected_s
+from taglio.search.ledger import Measurement, expected_s
 
 INT8, FLOAT_AGAIN = "int8", "float32 again"
 # What a race consists of at least: a model of which there is no time for so much is planned without one.
@@ -86,7 +86,7 @@ class PlaceRace:
     @property
     def int8(self) -> Measurement | None:
         """All candidate blocks in int8; None if that was not raced or does not run."""
-        return next((row for row in self.rows if row.variant.form == INT8 and row.seconds is not None), None)
+        return next((row for row in self.rows if row.form == INT8 and row.seconds is not None), None)
 
 
 class FormRaces:
@@ -113,7 +113,7 @@ class FormRaces:
 
     def race(self, float_there: Measurement) -> PlaceRace:
         """Float beside all blocks in each form, in the place of `float_there`."""
-        place, base = float_there.variant.runtime, float_there.error or 0.0
+        place, base = float_there.runtime, float_there.error or 0.0
         work = self.work.in_place(place)
         forms = self._forms(place)
         models = {name: partial(work.builder(self.scheme).build, assignment) for name, assignment in forms.items()}
@@ -127,25 +127,25 @@ class FormRaces:
         float_s = raced.timed[FLOAT_RUN].wall.median_s  # the first model of a race is never refused
         left = left_for_int8(self.max_loss, base)
 
-        def row(name: str, variant: Variant) -> Measurement:
+        def measured(name: str, row: Measurement) -> Measurement:
             timed = raced.timed.get(name)
             if timed is None or timed.loss is None:
-                return Measurement(variant, refused=raced.refused.get(name, ""))
+                return replace(row, refused=raced.refused.get(name, ""))
             seconds = timed.wall.median_s
             score_s = expected_s(float_s, seconds, timed.loss, left)
-            return Measurement(variant, seconds, float_s, timed.loss, score_s)
+            return replace(row, seconds=seconds, float_s=float_s, error=timed.loss, score_s=score_s)
 
-        variants = {
-            name: Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment))
-            for name, assignment in forms.items()
+        entered = {name: Measurement(place, name, blocks=len(assignment)) for name, assignment in forms.items()}
+        schemes = {INT8: str(self.scheme), **{name: name for name in others}} if INT8 in forms else {}
+        entered |= {
+            name: Measurement(place, INT8, scheme=scheme, blocks=len(forms[INT8])) for name, scheme in schemes.items()
         }
-        variants |= {name: Variant(place, INT8, name, len(forms[INT8])) for name in others}
-        rows = [row(name, variant) for name, variant in variants.items()]
-        rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
+        rows = [measured(name, row) for name, row in entered.items()]
+        rows = [_judged(row, rows, self.work.budget.gain) for row in rows]
         scores_s = [row.score_s for row in rows if row.kept and row.score_s is not None]
         attribute = Attributor(self.work.model, self.work.graph).attribute
         profiles = {name: attribute(timed.optimized, timed.kernels) for name, timed in raced.timed.items()}
-        ran_s = {name: row.seconds for name, row in zip(variants, rows, strict=True) if row.seconds is not None}
+        ran_s = {name: row.seconds for name, row in zip(entered, rows, strict=True) if row.seconds is not None}
         timed = {
             name: (assignment, raced.timed[name])
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
@@ -228,7 +228,7 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
     runs."""
     if row.seconds is None or row.error is None or row.score_s is None or row.float_s is None:
         return row
-    if is_int8(row):
+    if row.form == INT8:
         return replace(row, kept=True)
     others = [other for other in rows if other.seconds is not None and other.error is not None]
     is_beaten = any(
@@ -237,8 +237,3 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
         if other is not row
     )
     return replace(row, kept=row.score_s <= (1.0 - gain) * row.float_s and not is_beaten)
-
-
-def is_int8(row: Measurement) -> bool:
-    """Whether a row is that of all candidate blocks in int8."""
-    return row.variant.form == INT8

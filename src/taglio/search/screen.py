@@ -20,7 +20,7 @@ from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.error_bound import why_errors_forbid
-from taglio.search.form_race import RACED, FormRaces, PlaceRace, is_int8
+from taglio.search.form_race import INT8, RACED, FormRaces, PlaceRace
 from taglio.search.instead import EXACT_SUMS, planned_instead, with_instead
 from taglio.search.ledger import Measurement, Places
 from taglio.search.places import REACH, float_everywhere, profiled
@@ -122,12 +122,12 @@ def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work,
 def _with_scheme(screened: Screened, kept: tuple[Uncalibrated, ...]) -> Screened:
     """`screened` with the best scheme of those that were raced in its best place, and the forms that are `kept`."""
     work, before = screened.work, screened.scheme
-    chosen = _pick([row for row in screened.forms if row.variant.runtime == screened.home and is_int8(row)])
-    scheme = before if chosen is None else parse_scheme(chosen.variant.scheme)
+    chosen = _pick([row for row in screened.forms if row.runtime == screened.home and row.form == INT8])
+    scheme = before if chosen is None else parse_scheme(chosen.scheme)
     work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
     if scheme != before:
         work = work.settled(scheme)
-    forms = tuple(replace(row, kept=row.kept and row.variant.scheme in ("", str(scheme))) for row in screened.forms)
+    forms = tuple(replace(row, kept=row.kept and row.scheme in ("", str(scheme))) for row in screened.forms)
     return replace(screened, work=work, scheme=replace(scheme, uncalibrated=kept), forms=forms)
 
 
@@ -149,8 +149,8 @@ def _kept(
 ) -> tuple[tuple[Measurement, ...], tuple[Uncalibrated, ...]]:
     """The rows, of which those are kept that are so in a place where plans are made; and the names of the forms
     without calibration that are."""
-    judged = tuple(replace(row, kept=row.kept and row.variant.runtime in planned) for row in rows)
-    names = {row.variant.form for row in judged if row.kept}
+    judged = tuple(replace(row, kept=row.kept and row.runtime in planned) for row in rows)
+    names = {row.form for row in judged if row.kept}
     return judged, tuple(short for short, form in forms.items() if form.name in names)
 
 
