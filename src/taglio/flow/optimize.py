@@ -30,7 +30,7 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.search.decide import Decision, best_so_far, decide, float_stays
-from taglio.search.ledger import Ledger
+from taglio.search.ledger import INT8_RUN, Ledger
 from taglio.search.limits import Bounds, limits_for, steered, user_limits
 from taglio.search.places import studied
 from taglio.search.screen import Screened, screen
@@ -222,7 +222,7 @@ class _Search:
         assert screened is not None, "what is not planned was raced"
         assert profile is not None, "what is not planned was raced"
         work, place = screened.work.at(self._clock.effort("plan")), profile.conditions.runtime
-        errors = [row.error for row in screened.forms if (row.form, row.runtime) == ("int8", place)]
+        errors = [row.error for row in screened.forms if (row.form, row.runtime) == (INT8_RUN, place)]
         int8_error = errors[0] if errors and errors[0] is not None else 0.0
         decision = float_stays(work, profile, int8_error, limits, screened.places)
         doubts = doubts_without_study(work)

@@ -35,11 +35,11 @@ from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.processor import instructions
 from taglio.search.bound import least_share, saved_by_block
 from taglio.search.error_bound import Room
-from taglio.search.ledger import Measurement, expected_s
+from taglio.search.ledger import INT8_RUN, Measurement, expected_s
 
-INT8, FLOAT_AGAIN = "int8", "float32 again"
+FLOAT_AGAIN = "float32 again"
 # What a race consists of at least: a model of which there is no time for so much is planned without one.
-RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8)
+RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8_RUN)
 # Raced beside the default scheme. In OpenVINO, products of matrices then take two thirds of the time, and errors are
 # larger. ONNX Runtime has no fast kernels of s8 activations on x86.
 _SIGNED = Scheme(signed=True)
@@ -86,7 +86,7 @@ class PlaceRace:
     @property
     def int8(self) -> Measurement | None:
         """All candidate blocks in int8; None if that was not raced or does not run."""
-        return next((row for row in self.rows if row.form == INT8 and row.seconds is not None), None)
+        return next((row for row in self.rows if row.form == INT8_RUN and row.seconds is not None), None)
 
 
 class FormRaces:
@@ -136,9 +136,10 @@ class FormRaces:
             return replace(row, seconds=seconds, float_s=float_s, error=timed.loss, score_s=score_s)
 
         entered = {name: Measurement(place, name, blocks=len(assignment)) for name, assignment in forms.items()}
-        schemes = {INT8: str(self.scheme), **{name: name for name in others}} if INT8 in forms else {}
+        schemes = {INT8_RUN: str(self.scheme), **{name: name for name in others}} if INT8_RUN in forms else {}
         entered |= {
-            name: Measurement(place, INT8, scheme=scheme, blocks=len(forms[INT8])) for name, scheme in schemes.items()
+            name: Measurement(place, INT8_RUN, scheme=scheme, blocks=len(forms[INT8_RUN]))
+            for name, scheme in schemes.items()
         }
         rows = [measured(name, row) for name, row in entered.items()]
         rows = [_judged(row, rows, self.work.budget.gain) for row in rows]
@@ -175,7 +176,7 @@ class FormRaces:
         """The assignments to race in a place: all candidates in int8, and all blocks that have another form in it."""
         graph, forms = self.work.graph, dict[str, Assignment]()
         if graph.candidates():
-            forms[INT8] = pure_assignments(graph, precisions(replace(self.scheme, uncalibrated=())))[INT8]
+            forms[INT8_RUN] = pure_assignments(graph, precisions(replace(self.scheme, uncalibrated=())))[INT8_RUN]
         others = {
             form.name: {block.name: form for block in blocks}
             for form in self.uncalibrated.values()
@@ -203,14 +204,14 @@ class FormRaces:
     def _other_schemes(self, place: str, forms: Mapping[str, Assignment]) -> list[Scheme]:
         """The schemes that are raced beside the default one and the `forms`; none if one is wanted."""
         has_kernels = place != NAME or "asimd" in instructions()
-        if self._is_wanted or INT8 not in forms or not has_kernels:
+        if self._is_wanted or INT8_RUN not in forms or not has_kernels:
             return []
         is_affordable = self.is_affordable(len(RACED) + len(forms))
         return [_SIGNED.narrow if self.scheme.reduced_range else _SIGNED] if is_affordable else []
 
     def _all_int8(self, work: Work, scheme: Scheme) -> onnx.ModelProto:
         """All candidate blocks in int8 under a scheme."""
-        assignment = pure_assignments(work.graph, precisions(scheme))[INT8]
+        assignment = pure_assignments(work.graph, precisions(scheme))[INT8_RUN]
         return work.builder(scheme).build(assignment)
 
 
@@ -228,7 +229,7 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
     runs."""
     if row.seconds is None or row.error is None or row.score_s is None or row.float_s is None:
         return row
-    if row.form == INT8:
+    if row.form == INT8_RUN:
         return replace(row, kept=True)
     others = [other for other in rows if other.seconds is not None and other.error is not None]
     is_beaten = any(

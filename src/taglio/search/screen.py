@@ -20,9 +20,9 @@ from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.error_bound import why_errors_forbid
-from taglio.search.form_race import INT8, RACED, FormRaces, PlaceRace
+from taglio.search.form_race import RACED, FormRaces, PlaceRace
 from taglio.search.instead import EXACT_SUMS, planned_instead, with_instead
-from taglio.search.ledger import Measurement, Places
+from taglio.search.ledger import INT8_RUN, Measurement, Places
 from taglio.search.places import REACH, float_everywhere, profiled
 
 # At most so many places are planned in, fewer if so many runs take longer than _PLANNED_S. With one place alone, two
@@ -122,7 +122,7 @@ def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work,
 def _with_scheme(screened: Screened, kept: tuple[Uncalibrated, ...]) -> Screened:
     """`screened` with the best scheme of those that were raced in its best place, and the forms that are `kept`."""
     work, before = screened.work, screened.scheme
-    chosen = _pick([row for row in screened.forms if row.runtime == screened.home and row.form == INT8])
+    chosen = _pick([row for row in screened.forms if row.runtime == screened.home and row.form == INT8_RUN])
     scheme = before if chosen is None else parse_scheme(chosen.scheme)
     work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
     if scheme != before:
