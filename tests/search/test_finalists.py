@@ -124,13 +124,6 @@ def test_the_fastest_that_holds_wins_wherever_it_runs(
     assert (entries.winner and entries.winner.key) == winner
 
 
-def test_the_float_model_by_another_name_does_not_win() -> None:
-    """All int8 of a model without candidates: the measured gain would be noise."""
-    float32 = timed("float32", ORT, 10.0)
-    winner = ledger(float32, replace(float32, name="int8", wall=wall(6.0))).winner
-    assert winner is not None and winner.name == "float32"
-
-
 def test_where_all_int8_does_not_run_that_of_another_place_is_compared() -> None:
     """Without answers there is nothing to compare: it ended in a KeyError."""
     refused = replace(timed("int8", NAME, 1.0), refused="OpenVINO cannot run it")

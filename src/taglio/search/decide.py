@@ -135,7 +135,6 @@ def decide(
     if not searches:
         raise refusals[0]
     again_s = FEWEST * meter.evaluation_s
-    best_place = next(iter(searches))
 
     def ledger() -> Ledger:
         return on_one_scale({place: search.ledger for place, search in searches.items()}, places)
@@ -145,8 +144,7 @@ def decide(
         return ledger() if is_worth_it and searches[place].search_again(room) else None
 
     judged = judge(work, ledger(), limits, search_again)
-    place = best_place if judged.winner is None else judged.winner.runtime
-    search = searches.get(place, searches[best_place])
+    search = searches.get("" if judged.winner is None else judged.winner.runtime, next(iter(searches.values())))
     return decision_of(work, judged, search.profile, search.error, meter.samples)
 
 
@@ -155,8 +153,10 @@ def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits,
     float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
-    entries = []
+    timed, entries = {run.name for run in profile.runs}, []
     for name, assignment, error in ((FLOAT_RUN, {}, places.errors[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
+        if name not in timed or (name == INT8_RUN and not assignment):
+            continue
         plan = Tables(work.graph, profile).describe(limits, assignment)
         plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error

@@ -202,10 +202,7 @@ class Ledger:
             return None
         most_s = NOISE * holding[0].measured_s
         plain = [entry for entry in holding if entry.name in PLAIN and entry.measured_s <= most_s]
-        chosen = (plain or holding)[0]
-        # All int8 of a model without candidates is the float model.
-        same = self.entries.get((FLOAT_RUN, chosen.runtime), chosen)
-        return same if same.holds and same.forms == chosen.forms else chosen
+        return (plain or holding)[0]
 
     def rivals(self, winner: Entry) -> list[Entry]:
         """The fastest plans that keep the limits and that races do not tell from the `winner`, at most two: the first
