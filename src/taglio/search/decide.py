@@ -153,7 +153,7 @@ def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits,
     float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
-    timed, entries = {run.name for run in profile.runs}, []
+    timed, entries = {run.name for run in profile.runs}, list[Entry]()
     for name, assignment, error in ((FLOAT_RUN, {}, places.errors[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
         if name not in timed or (name == INT8_RUN and not assignment):
             continue

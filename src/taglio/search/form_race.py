@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
 
-import onnx
-
 from taglio.error.loss import Metric
 from taglio.error.runtime_part import left_for_int8
 from taglio.error.tally import Reference
@@ -117,8 +115,10 @@ class FormRaces:
         work = self.work.in_place(place)
         forms = self._forms(place)
         models = {name: partial(work.builder(self.scheme).build, assignment) for name, assignment in forms.items()}
-        others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
-        models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
+        others = self._other_schemes(place, forms)
+        for scheme in others:
+            assignment = pure_assignments(work.graph, precisions(scheme))[INT8_RUN]
+            models[str(scheme)] = partial(work.builder(scheme).build, assignment)
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
         losses, start = dict.fromkeys(models, loss_beside(work, self._reference, self.metric)), time.perf_counter()
         raced = race(work, models, work.budget.race_s, losses=losses)
@@ -136,11 +136,9 @@ class FormRaces:
             return replace(row, seconds=seconds, float_s=float_s, error=timed.loss, score_s=score_s)
 
         entered = {name: Measurement(place, name, blocks=len(assignment)) for name, assignment in forms.items()}
-        schemes = {INT8_RUN: str(self.scheme), **{name: name for name in others}} if INT8_RUN in forms else {}
-        entered |= {
-            name: Measurement(place, INT8_RUN, scheme=scheme, blocks=len(forms[INT8_RUN]))
-            for name, scheme in schemes.items()
-        }
+        if INT8_RUN in entered:
+            entered[INT8_RUN] = int8 = replace(entered[INT8_RUN], scheme=str(self.scheme))
+            entered |= {str(scheme): replace(int8, scheme=str(scheme)) for scheme in others}
         rows = [measured(name, row) for name, row in entered.items()]
         rows = [_judged(row, rows, self.work.budget.gain) for row in rows]
         scores_s = [row.score_s for row in rows if row.kept and row.score_s is not None]
@@ -188,14 +186,11 @@ class FormRaces:
 
     def unraced(self, places: Collection[str]) -> tuple[str, Scheme]:
         """The one of the usable `places`, and the scheme of a plan, for which there is no time for a race."""
-        is_large = not self._opens(len(RACED))  # OpenVINO compiles 5,000 operators in int8 for 25 s
+        # OpenVINO compiles 5,000 operators in int8 for 25 s.
+        is_large = self.work.within(self.work.budget.race_s).sessions < len(RACED)
         if "bf16" in self.uncalibrated and OPENVINO in places and not is_large:
             return OPENVINO, self.scheme if self._is_wanted else replace(self.scheme, uncalibrated=("bf16",))
         return NAME if NAME in places else next(iter(places)), self.scheme
-
-    def _opens(self, variants: int) -> bool:
-        """Whether there is time to open so many variants of the model."""
-        return self.work.within(self.work.budget.race_s).sessions >= variants
 
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
@@ -208,11 +203,6 @@ class FormRaces:
             return []
         is_affordable = self.is_affordable(len(RACED) + len(forms))
         return [_SIGNED.narrow if self.scheme.reduced_range else _SIGNED] if is_affordable else []
-
-    def _all_int8(self, work: Work, scheme: Scheme) -> onnx.ModelProto:
-        """All candidate blocks in int8 under a scheme."""
-        assignment = pure_assignments(work.graph, precisions(scheme))[INT8_RUN]
-        return work.builder(scheme).build(assignment)
 
 
 def _least_s(float_s: float, profiles: Mapping[str, Attribution], forms: Collection[str]) -> float:
