@@ -120,8 +120,8 @@ class FormRaces:
             assignment = pure_assignments(work.graph, precisions(scheme))[INT8_RUN]
             models[str(scheme)] = partial(work.builder(scheme).build, assignment)
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
-        losses, start = dict.fromkeys(models, loss_beside(work, self._reference, self.metric)), time.perf_counter()
-        raced = race(work, models, work.budget.race_s, losses=losses)
+        loss, start = loss_beside(work, self._reference, self.metric), time.perf_counter()
+        raced = race(work, models, work.budget.race_s, loss=loss)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
         float_s = raced.timed[FLOAT_RUN].wall.median_s  # the first model of a race is never refused

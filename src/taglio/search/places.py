@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from taglio.error.loss import Metric
 from taglio.errors import TaglioError, one_line
-from taglio.lab.side_by_side import ErrorOf, loss_beside, opened, race
+from taglio.lab.side_by_side import loss_beside, opened, race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Timings
+from taglio.profile.stopwatch import Loss, Timings
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.places import AUTO, refusal
@@ -41,7 +41,7 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
         dict.fromkeys(usable, lambda: work.model.proto),
         work.budget.race_s,
         places={name: name for name in usable},
-        losses=dict.fromkeys(usable, _own_error(work, metric)),
+        loss=_own_error(work, metric),
     )
     measured = [
         _judged(name, raced, work, metric, max_loss) if name in usable else _refused(name, refusals[name])
@@ -77,7 +77,7 @@ def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measuremen
     return replace(result, error=error, refused=_beyond(metric, error, max_loss) if error > _LEFT * max_loss else "")
 
 
-def _own_error(work: Work, metric: Metric) -> ErrorOf:
+def _own_error(work: Work, metric: Metric) -> Loss:
     """What measures the error of the float model in a place, on a few inputs."""
     return loss_beside(work, work.quick_reference(), metric.basis)
 
