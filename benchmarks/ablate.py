@@ -26,7 +26,6 @@ from typing import Any
 
 import taglio
 from cases import CACHE, CASES, ROOT, Kept, markdown, paths, write
-from taglio.flow import optimize as optimize_module
 from taglio.lab import work as work_module
 from taglio.lab.budget import Budget
 from taglio.search import explore as explore_module
@@ -61,7 +60,6 @@ MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "corrections": [(module, "corrected", lambda error, *_: error) for module in (search_module, explore_module)],
     "bounds": [
         (form_race, "least_share", lambda *_: 0.0),
-        (optimize_module, "_no_gain", lambda *_: ""),
         (explore_module.PlaceSearch, "_may_gain", lambda _: True),
     ],
     "rules": [(explore_module, "by_rules", _plain_rules)],

@@ -49,7 +49,7 @@ def brief_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_share_of_the_capacity(digits_staged: Staged) -> None:
-    report = load(digits_staged.folder, Demand(share=0.5))
+    report = load(digits_staged.folder, Demand(0.5, is_share=True))
     assert report.load.share == 0.5
     assert report.load.per_s == pytest.approx(0.5 * report.capacity_per_s)
     assert 1 <= len(report.bursts_per_s) <= 5
@@ -80,7 +80,7 @@ def test_promised_figures_stand_beside_those_of_the_same_load(optimized: Optimiz
     outcome = artifact.load(out / "outcome.json", "outcome", Outcome)
     artifact.save(out / "outcome.json", "outcome", outcome.model_sha256, replace(outcome, rate=RATE))
     shutil.rmtree(out / "deploy" / "samples")  # held-out inputs of the workspace stand in
-    report = load(out, Demand(share=0.8))
+    report = load(out, Demand(0.8, is_share=True))
     assert report.promised == RATE
     assert shown(report)["capacity"][1] == "900/s (880 to 920)"
     assert shown(report)["p50"][1] == "2.00 ms"

@@ -7,7 +7,7 @@ from taglio.flow.outcome_of import points
 from taglio.plan.result import Placement
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
-from taglio.search.ledger import Answers, Measurement, Places, Variant
+from taglio.search.ledger import Answers, Measurement, Places
 from tests.search.test_finalists import ORT, ledger, timed, tried
 
 
@@ -18,9 +18,9 @@ def test_every_place_says_what_became_of_it() -> None:
         timed("float32", NAME, 3.0),
     )
     places = (
-        Measurement(Variant(ORT, "float32"), 1.0, 1.0, 0.0, 1.0),
-        Measurement(Variant(NAME, "float32"), 2.0, 2.0, 0.0, 2.0),
-        Measurement(Variant(GPU, "float32"), refused="no GPU"),
+        Measurement(ORT, "float32", 1.0, 1.0, 0.0, 1.0),
+        Measurement(NAME, "float32", 2.0, 2.0, 0.0, 2.0),
+        Measurement(GPU, "float32", refused="no GPU"),
     )
     rows = points(entries, Places(places))
     assert [(row.name, row.runtime) for row in rows] == [

@@ -111,7 +111,7 @@ def test_no_block_of_a_portable_plan_computes_in_bfloat16() -> None:
     screened = {}
     for portable in (False, True):
         work = Model(products(), {"x": samples()}, threads=1, portable=portable).at(0.01)
-        screened[portable] = {row.variant.form for row in screen(work, None, LIMIT, RELATIVE).forms}
+        screened[portable] = {row.form for row in screen(work, None, LIMIT, RELATIVE).forms}
     assert ("bfloat16" in screened[False]) == (not bfloat16_refusal())
     assert "bfloat16" not in screened[True]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from taglio.confirm.speedup import Speedup
-from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, speed_promise
+from taglio.flow.promise import Checked, Promise, Verdict, error_on_new_data, same_error, speed_promise
 from taglio.ways.result import Figure
 
 HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOWN, Verdict.REPORTED
@@ -24,7 +24,7 @@ def speed(ratio: float, low: float, high: float) -> Speedup:
     ],
 )
 def test_the_error_on_the_same_data(loss: float, same_platform: bool, verdict: Verdict) -> None:
-    assert ErrorRecord(0.008, 0.01).again(loss, loss, same_platform=same_platform)[0] is verdict
+    assert same_error(0.008, loss, loss, 0.01, same_platform=same_platform)[0] is verdict
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_error_on_the_same_data(loss: float, same_platform: bool, verdict: V
     [((0.005, 0.009), HOLDS), ((0.005, 0.012), UNKNOWN), ((0.0101, 0.02), BROKEN), (None, HOLDS)],
 )
 def test_the_error_on_new_data(ends: tuple[float, float] | None, verdict: Verdict) -> None:
-    assert ErrorRecord(0.008, 0.01).on_new_data(0.007, ends)[0] is verdict
+    assert error_on_new_data(0.007, ends, 0.01)[0] is verdict
 
 
 @pytest.mark.parametrize(

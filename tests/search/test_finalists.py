@@ -11,7 +11,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
 from taglio.search.finalists import finalists, on_one_scale
-from taglio.search.ledger import Entry, Key, Ledger, Measurement, Places, Variant
+from taglio.search.ledger import Entry, Key, Ledger, Measurement, Places
 
 ORT = "onnxruntime"
 INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
@@ -53,7 +53,7 @@ def raced(runtime: str, error: float = 0.001, **seconds: float) -> Ledger:
 
 def floats(errors: dict[str, float]) -> tuple[Measurement, ...]:
     """The float model with these errors by place."""
-    return tuple(Measurement(Variant(place, "float32"), error=error) for place, error in errors.items())
+    return tuple(Measurement(place, "float32", error=error) for place, error in errors.items())
 
 
 def seconds_of(race: Ledger) -> dict[tuple[str, str], float]:
@@ -122,13 +122,6 @@ def test_the_fastest_that_holds_wins_wherever_it_runs(
 ) -> None:
     entries = ledger(*(timed(*key, value, holds=key != breaks) for key, value in seconds.items()))
     assert (entries.winner and entries.winner.key) == winner
-
-
-def test_the_float_model_by_another_name_does_not_win() -> None:
-    """All int8 of a model without candidates: the measured gain would be noise."""
-    float32 = timed("float32", ORT, 10.0)
-    winner = ledger(float32, replace(float32, name="int8", wall=wall(6.0))).winner
-    assert winner is not None and winner.name == "float32"
 
 
 def test_where_all_int8_does_not_run_that_of_another_place_is_compared() -> None:

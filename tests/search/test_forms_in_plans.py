@@ -41,9 +41,9 @@ def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
     model, data = products(tmp_path)
     work = Model(model, data, threads=1, runtime="onnxruntime")
     result = screen(work.at(0.1), None, 0.05, Metric(), is_forced=True)
-    rows = {row.variant.form: row for row in result.forms}
+    rows = {row.form: row for row in result.forms}
     names = ("int8-weights", "int8-dynamic", "int4-weights")
-    assert [*rows] == ["int8", *names] and all(rows[name].variant.blocks == 3 for name in names)
+    assert [*rows] == ["int8", *names] and all(rows[name].blocks == 3 for name in names)
     errors = {name: row.error or 0.0 for name, row in rows.items()}
     seconds = {name: row.seconds or 0.0 for name, row in rows.items()}
     assert errors["int8-weights"] < 0.03 < errors["int4-weights"]
@@ -71,7 +71,7 @@ def recurrent(folder: Path, units: int = 64) -> tuple[Path, Path]:
 def test_a_network_of_an_lstm_alone_races_int8_dynamic(tmp_path: Path) -> None:
     work = Model(*recurrent(tmp_path), threads=1, runtime="onnxruntime")
     (row,) = screen(work.at(0.05), None, 0.05, Metric()).forms
-    assert (row.variant.form, row.variant.blocks, row.refused) == ("int8-dynamic", 1, "")
+    assert (row.form, row.blocks, row.refused) == ("int8-dynamic", 1, "")
     assert row.error is not None and 1e-4 < row.error < 0.03
 
 

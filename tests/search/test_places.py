@@ -15,7 +15,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.openvino import NAME
 from taglio.search import places
-from taglio.search.ledger import Measurement, Variant
+from taglio.search.ledger import Measurement
 from taglio.search.places import float_everywhere, profiled
 from tests.models import digits_model
 
@@ -23,14 +23,14 @@ ORT, GPU = "onnxruntime", "onnxruntime-cuda"
 
 
 def place(runtime: str, float_s: float, error: float = 0.0, refused: str = "") -> Measurement:
-    return Measurement(Variant(runtime, FLOAT_RUN), float_s, float_s, error, float_s, refused)
+    return Measurement(runtime, FLOAT_RUN, float_s, float_s, error, float_s, refused)
 
 
 def test_the_place_with_the_fastest_float_model_is_profiled_first() -> None:
     found = [place(ORT, 10.0), place(NAME, 8.0), place(GPU, 1.0)]
-    assert [each.variant.runtime for each in profiled(found)] == [NAME, ORT]
-    refused = [replace(each, refused="broken") if each.variant.runtime == NAME else each for each in found]
-    assert [each.variant.runtime for each in profiled(refused)] == [ORT]
+    assert [each.runtime for each in profiled(found)] == [NAME, ORT]
+    refused = [replace(each, refused="broken") if each.runtime == NAME else each for each in found]
+    assert [each.runtime for each in profiled(refused)] == [ORT]
 
 
 def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,5 +56,5 @@ def test_with_one_runtime_nothing_is_timed_and_the_missing_places_say_why(monkey
     monkeypatch.setattr(places, "refusal", lambda name: "" if name == ORT else "it is not installed here")
     found = float_everywhere(work, 0.01, Metric())
     assert found.errors == {ORT: 0.0}
-    refused = {row.variant.runtime: row.refused for row in found.rows if row.refused}
+    refused = {row.runtime: row.refused for row in found.rows if row.refused}
     assert refused == dict.fromkeys((NAME,), "it is not installed here")

@@ -16,8 +16,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Timings
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 from taglio.search import form_race
-from taglio.search.form_race import INT8
-from taglio.search.ledger import Measurement, Variant, expected_s
+from taglio.search.ledger import INT8_RUN, expected_s
 from taglio.search.screen import screen
 from tests.end_to_end.command import Case
 from tests.models import Sketch
@@ -59,37 +58,36 @@ def test_a_limit_of_half_the_error_allows_half_the_gain() -> None:
 
 
 def test_where_int8_is_faster_plans_are_made(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    raced(monkeypatch, {INT8: 0.5}, {INT8: 0.001})
+    raced(monkeypatch, {INT8_RUN: 0.5}, {INT8_RUN: 0.001})
     result = screen(work, None, 0.01, Metric())
     assert (result.planned, result.home, result.why) == ((ORT,), ORT, None)
     assert result.profile is not None and not any(run.mixed for run in result.profile.runs)
-    (int8,) = [row for row in result.forms if row.variant.form == INT8]
-    assert int8.kept and int8.seconds is not None and int8.float_s is not None
+    int8, *others = [row for row in result.forms if row.form == INT8_RUN]
+    assert int8.scheme == str(HERE) and int8.seconds is not None and int8.float_s is not None
     assert int8.seconds == pytest.approx(0.5 * int8.float_s)
-    assert {str(HERE)} <= {row.variant.scheme for row in result.schemes}
-    assert [row.kept for row in result.schemes].count(True) == 1
+    assert [row.kept for row in (int8, *others)].count(True) == 1
 
 
 def test_where_no_kernel_is_faster_no_plan_is_made_and_float_is_profiled(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forms = ("int8-weights", "int8-dynamic", "int4-weights")
-    raced(monkeypatch, {INT8: 3.0, **dict.fromkeys(forms, 2.0)}, {})
+    raced(monkeypatch, {INT8_RUN: 3.0, **dict.fromkeys(forms, 2.0)}, {})
     result = screen(work, None, 0.01, Metric())
-    assert (result.planned, result.home, result.schemes) == ((), ORT, ())
+    assert (result.planned, result.home) == ((), ORT)
     assert str(result.why).startswith("int8 is slower here: about ")
     assert result.profile is not None
-    assert {run.name for run in result.profile.runs} >= {FLOAT_RUN, INT8}
+    assert {run.name for run in result.profile.runs} >= {FLOAT_RUN, INT8_RUN}
     # Blocks that must be int8 are planned all the same.
     assert screen(work, None, 0.01, Metric(), is_forced=True).planned == (ORT,)
 
 
 def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    raced(monkeypatch, {INT8: 0.5}, {INT8: 0.5})
+    raced(monkeypatch, {INT8_RUN: 0.5}, {INT8_RUN: 0.5})
     wanted = Scheme(signed=True, reduced_range=True)
     result = screen(work, wanted, 0.01, Metric())
-    assert (result.scheme, result.schemes) == (wanted, ())
-    assert {row.variant.form for row in result.forms} == {INT8}
+    assert result.scheme == wanted
+    assert [(row.form, row.scheme) for row in result.forms] == [(INT8_RUN, str(wanted))]
 
 
 def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +95,10 @@ def test_of_equally_fast_schemes_the_most_accurate_wins(tiny: Case, monkeypatch:
     work = Model(tiny.model, tiny.data, threads=1, runtime=OPENVINO).at(LITTLE)
     signed = replace(HERE, signed=True)
     for seconds, error, best in ((0.5, 0.001, signed), (0.4, 0.003, signed), (0.9, 0.001, HERE)):
-        raced(monkeypatch, {INT8: 0.5, str(signed): seconds}, {INT8: 0.002, str(signed): error})
+        raced(monkeypatch, {INT8_RUN: 0.5, str(signed): seconds}, {INT8_RUN: 0.002, str(signed): error})
         result = screen(work, None, 0.01, Metric())
         assert replace(result.scheme, uncalibrated=()) == best
-        assert {row.variant.scheme: row.kept for row in result.schemes} == {
+        assert {row.scheme: row.kept for row in result.forms if row.form == INT8_RUN} == {
             str(HERE): best == HERE,
             str(signed): best == signed,
         }
@@ -116,7 +114,7 @@ def test_where_no_block_can_be_int8_no_plan_is_made_and_the_reason_is_said() -> 
     proto = g.model(g.rename(g.op("Softmax", g.input("x", 1, 8)), "y"))
     rows = np.random.default_rng(0).standard_normal((16, 1, 8)).astype(np.float32)
     result = screen(Model(proto, {"x": rows}, runtime=ORT).at(LITTLE), None, 0.01, Metric())
-    assert (result.planned, result.schemes, result.forms) == ((), (), ())
+    assert (result.planned, result.forms) == ((), ())
     assert result.why
     assert result.profile is not None
 
@@ -130,7 +128,7 @@ def test_a_form_that_keeps_the_limit_counts_where_a_faster_one_does_not(monkeypa
     data = np.random.default_rng(0).standard_normal((12, 8, 256)).astype(np.float32)
     data[..., :128] *= 1000.0
     work = Model(g.model(g.rename(product, "y")), {"x": data}, threads=1, runtime=ORT).at(LITTLE)
-    raced(monkeypatch, {INT8: 0.3, "int8-weights": 0.6}, {})
+    raced(monkeypatch, {INT8_RUN: 0.3, "int8-weights": 0.6}, {})
     result = screen(work, None, 0.02, Metric())
     assert (result.planned, result.why) == ((ORT,), None)
     assert "w8" in result.scheme.uncalibrated
@@ -141,7 +139,7 @@ def test_a_search_that_cannot_gain_ends_early_and_its_workspace_is_whole(
     tiny: Case, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forms = ("int8-weights", "int8-dynamic", "int4-weights")
-    raced(monkeypatch, {INT8: 3.0, **dict.fromkeys(forms, 2.0)}, {})
+    raced(monkeypatch, {INT8_RUN: 3.0, **dict.fromkeys(forms, 2.0)}, {})
     result = taglio.optimize(tiny.model, tiny.data, max_error=0.01, effort=LITTLE, threads=1, runtime=ORT)
     assert result.error is None and not result.plan.assignment()
     assert result.table is not None
@@ -153,24 +151,3 @@ def test_a_search_that_cannot_gain_ends_early_and_its_workspace_is_whole(
     monkeypatch.undo()
     model = stages.error(tmp_path / "out")
     assert (tmp_path / "out" / "error.json").exists() and model.subsets
-
-
-def test_an_lstms_form_gains_beside_int8_and_a_products_form_instead_of_it() -> None:
-    def row(form: str, score_s: float) -> Measurement:
-        return Measurement(Variant(ORT, form, blocks=1), score_s, 10.0, 0.01, score_s, kept=True)
-
-    g = Sketch(8)
-    matrices = [g.constant(g.rng.uniform(-1, 1, (1, 256, 64))) for _ in range(2)]
-    g.op("LSTM", g.input("x", 12, 1, 64), *matrices, hidden_size=64)
-    recurrent = g.model(g.rename("lstm0_out", "y"))
-    product = Sketch(8)
-    y = product.op("MatMul", product.input("x", 1, 64), product.constant(product.rng.normal(0, 1, (64, 64))))
-    for proto, shape, best_s in (
-        (recurrent, (12, 12, 1, 64), 4.0),
-        (product.model(product.rename(y, "y")), (12, 1, 64), 6.0),
-    ):
-        data = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-        work = Model(proto, data, threads=1, runtime=ORT).at(LITTLE)
-        screening = form_race.FormRaces(work, None, 0.01, Metric(), is_narrow=SATURATES)
-        scores = screening._scores([row(INT8, 8.0), row("int8-dynamic", 6.0)], 10.0)
-        assert min(scores) == pytest.approx(best_s)

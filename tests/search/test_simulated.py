@@ -14,7 +14,7 @@ from taglio.plan.result import Limits
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.decide import Decision, decide
-from taglio.search.ledger import Measurement, Places, Variant
+from taglio.search.ledger import Measurement, Places
 from tests.support.networks import Network, network
 from tests.support.recorded import load, recordings
 from tests.support.simulated import Machine, Noise
@@ -121,7 +121,7 @@ def test_plans_whose_files_err_more_than_the_switchable_graph_leave_room_for_oth
 def test_a_place_with_an_error_of_its_own_leaves_the_rest_of_the_limit() -> None:
     machine = Machine(network(0), 0)
     profile, errors = machine.tables()
-    places = Places((Measurement(Variant(NAME, "float32"), error=0.8 * LIMIT),))
+    places = Places((Measurement(NAME, "float32", error=0.8 * LIMIT),))
     plan = decide(machine.work, {NAME: profile}, errors, LIMITS, places=places).plan
     assert 0.0 < machine.error(plan.assignment()) <= 1.1 * 0.6 * LIMIT
     assert plan.predicted_error.value > 0.8 * LIMIT

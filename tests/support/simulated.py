@@ -176,7 +176,7 @@ class Machine:
         effort: Effort,
         *,
         kernels: bool,
-        loss: Callable[[str, Any], float | None] = lambda *_: None,
+        loss: Callable[[Any], float] | None = None,
     ) -> Timings:
         """As Stopwatch.time."""
         variants, losses, refused = dict[str, Assignment](), dict[str, float | None](), dict[str, str]()
@@ -185,7 +185,7 @@ class Machine:
             if self.refuses(forms):
                 refused[name] = "the runtime has no kernel"
                 continue
-            losses[name] = loss(name, _Session(self, forms))
+            losses[name] = None if loss is None else loss(_Session(self, forms))
             variants[name] = forms
         total_s = sum(map(self.seconds, variants.values()))
         rounds = max(effort.minimum, min(effort.maximum, int(effort.budget_s / (1.5 * total_s))))

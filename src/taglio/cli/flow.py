@@ -13,9 +13,8 @@ from taglio.errors import BadOption
 from taglio.flow import export as exporting
 from taglio.flow import stages
 from taglio.flow.check import check as check_promises
-from taglio.flow.deliver import Delivered
 from taglio.flow.load import load as measure_load
-from taglio.flow.result import Result
+from taglio.flow.result import Delivered, Result
 from taglio.report import blocks, built, load, material, page, placement, summary, terminal
 from taglio.report.console import say, show
 from taglio.report.units import limit

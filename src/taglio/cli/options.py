@@ -96,7 +96,7 @@ def demand(text: str) -> Demand:
     number = _number(text.removesuffix("%").removesuffix("/s"))
     if not 0.0 < number < float("inf") or not text.endswith(("%", "/s")):
         raise argparse.ArgumentTypeError(f"{text} must be a share of the capacity such as 80%, or a rate such as 200/s")
-    return Demand(share=number / 100.0) if text.endswith("%") else Demand(per_s=number)
+    return Demand(number / 100.0, is_share=True) if text.endswith("%") else Demand(number, is_share=False)
 
 
 def names(text: str) -> list[str]:

@@ -24,7 +24,7 @@ from taglio.plan.tables import Tables
 from taglio.profile.measure import FLOAT_RUN
 from taglio.progress import Progress
 from taglio.search.decide import Decision, decide, float_stays
-from taglio.search.ledger import Entry, Measurement, Places, Variant
+from taglio.search.ledger import Entry, Measurement, Places
 from taglio.search.limits import UserLimit
 from taglio.search.search import keeps_pins
 
@@ -101,7 +101,7 @@ def _places(before: Outcome) -> Places:
     """The float model in the places of a run, the one in which plans were compared with it first."""
     points = [point for point in before.points if point.name == FLOAT_RUN and not point.reason]
     points.sort(key=lambda point: point.runtime != before.float32.runtime)
-    rows = tuple(Measurement(Variant(point.runtime, FLOAT_RUN), error=point.error) for point in points)
+    rows = tuple(Measurement(point.runtime, FLOAT_RUN, error=point.error) for point in points)
     return Places(rows, {point.runtime: point.latency for point in points if point.latency is not None})
 
 
@@ -130,14 +130,13 @@ def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[
 
 
 def _with_search(outcome: Outcome, before: Outcome) -> Outcome:
-    """An outcome with what the search found that `before` is from: the places that are out, notes, schemes, forms."""
+    """An outcome with what the search found that `before` is from: the places that are out, notes, forms."""
     names = {(point.name, point.runtime) for point in outcome.points}
     others = tuple(point for point in before.points if (point.name, point.runtime) not in names)
     return replace(
         outcome,
         points=outcome.points + others,
         search_notes=before.search_notes,
-        schemes=before.schemes,
         forms=before.forms,
         doubt=outcome.doubt or before.doubt,
     )

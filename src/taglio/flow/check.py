@@ -23,7 +23,7 @@ from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.opening import open_work
 from taglio.flow.outcome import Outcome
-from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, files_promise, speed_promise
+from taglio.flow.promise import Checked, Promise, Verdict, error_on_new_data, files_promise, same_error, speed_promise
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP, load_if_present
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
@@ -189,7 +189,7 @@ def _error(
     if work is None:
         return Promise("error", before, "not measured", Verdict.UNKNOWN, lacking)
 
-    def run(sample: Sample) -> Sequence[Any]:
+    def run(sample: Sample, _: object) -> Sequence[Any]:
         answer = opened.run({spec.name: sample[spec.name] for spec in work.inputs})
         return [answer[name] for name in work.outputs]
 
@@ -200,13 +200,12 @@ def _error(
         return Promise(
             "error", before, problem, Verdict.BROKEN, "run taglio build again, or install the versions of then"
         )
-    promise = ErrorRecord(0.0 if then is None else then, limits.max_error)
     if new or then is None:
         low, high = answers.error_lower, answers.error_upper
         ends = None if low is None or high is None else (low, high)
-        verdict, detail = promise.on_new_data(answers.judged, ends)
+        verdict, detail = error_on_new_data(answers.judged, ends, limits.max_error)
     else:
-        verdict, detail = promise.again(answers.error, answers.judged, same_platform=same_platform)
+        verdict, detail = same_error(then, answers.error, answers.judged, limits.max_error, same_platform=same_platform)
     now = metric.text(answers.error, 3)
     if new and answers.error_upper is not None:
         now = f"{now} (at most {metric.text(answers.error_upper, 2)} on inputs like these)"

@@ -42,7 +42,7 @@ def of_search(screened: Screened, work: Work, *, wants_scheme: bool) -> tuple[No
 
 def _not_installed(places: Places) -> list[Note]:
     """The runtimes that were not tried because they are not installed, with the command that installs them."""
-    refusals = {place.variant.runtime: place.refused for place in places.rows if place.refused}
+    refusals = {place.runtime: place.refused for place in places.rows if place.refused}
     notes = []
     for runtime, refusal in refusals.items():
         try:

@@ -30,8 +30,8 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.search.decide import Decision, best_so_far, decide, float_stays
-from taglio.search.ledger import Ledger
-from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
+from taglio.search.ledger import INT8_RUN, Ledger
+from taglio.search.limits import Bounds, limits_for, steered, user_limits
 from taglio.search.places import studied
 from taglio.search.screen import Screened, screen
 
@@ -83,7 +83,7 @@ def optimize(
     (True, ['logits'])
     """
     clock = Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
-    wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    wanted, user = read_scheme(scheme), user_limits(max_error, min_score, max_drop)
     goal = goal_of(objective, max_latency_s, settings.get("threads"))
     with limited_to(cpus):
         chooses_threads = goal is None and not isinstance(model, Work) and settings.get("threads") is None
@@ -208,7 +208,6 @@ class _Search:
             stage_seconds=dict(self._clock.laps),
             notes=(*plan_notes, *search_notes),
             search_notes=search_notes,
-            schemes=screened.schemes,
             forms=screened.forms,
             interrupted=result.interrupted,
             reused_errors=result.reused,
@@ -223,7 +222,7 @@ class _Search:
         assert screened is not None, "what is not planned was raced"
         assert profile is not None, "what is not planned was raced"
         work, place = screened.work.at(self._clock.effort("plan")), profile.conditions.runtime
-        errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
+        errors = [row.error for row in screened.forms if (row.form, row.runtime) == (INT8_RUN, place)]
         int8_error = errors[0] if errors and errors[0] is not None else 0.0
         decision = float_stays(work, profile, int8_error, limits, screened.places)
         doubts = doubts_without_study(work)

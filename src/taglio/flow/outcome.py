@@ -71,7 +71,6 @@ class Outcome:
     model_sha256: str
     conditions: Conditions
     scheme: str
-    schemes: tuple[Measurement, ...]
     max_error: float
     status: str
     gap: float

@@ -19,7 +19,7 @@ _NO_PLACES = Places(())
 
 
 def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outcome:
-    """The outcome without what a search adds to it (notes, schemes, forms, seconds by stage). `places` are the
+    """The outcome without what a search adds to it (notes, forms, seconds by stage). `places` are the
     float model's results in every place."""
     work, decision = ended.work, ended.decision
     plan, answered, int8 = decision.plan, decision.answers, decision.ledger.int8
@@ -31,7 +31,6 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         model_sha256=work.model.sha256,
         conditions=decision.profile.conditions,
         scheme=str(plan.scheme),
-        schemes=(),
         max_error=plan.limits.max_error,
         status=plan.status,
         gap=plan.gap,
@@ -77,15 +76,15 @@ def points(ledger: Ledger, places: Places, drift: float = 1.0) -> tuple[Point, .
     # No table predicts the float model of a place that was not planned in.
     planned = {entry.runtime for entry in entries if entry.name != FLOAT_RUN}
     entered = {entry.runtime for entry in entries}
-    out = [place for place in places.rows if place.variant.runtime not in entered]
+    out = [place for place in places.rows if place.runtime not in entered]
     return (
         *(_point(entry, drift * entry.predicted_s if entry.runtime in planned else None) for entry in listed),
-        *(_place(place, places.times.get(place.variant.runtime)) for place in out),
+        *(_place(place, places.times.get(place.runtime)) for place in out),
     )
 
 
 def _place(place: Measurement, latency: WallTime | None) -> Point:
-    runtime, reason = place.variant.runtime, place.refused
+    runtime, reason = place.runtime, place.refused
     return Point(FLOAT_RUN, runtime, {}, None, latency, place.error, judged=False, holds=False, reason=reason)
 
 

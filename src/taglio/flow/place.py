@@ -135,7 +135,7 @@ def candidate(
         require_own(work, profile=own_profile, error=error)
     work = work.settled(profile.scheme)
     limits = replace(
-        limits_for(work, user_limits(max_error, min_score, max_drop), keep_float, force_int8),
+        limits_for(work, user_limits(max_error, min_score, max_drop, required=False), keep_float, force_int8),
         device_pins=tuple(pinned_devices(work.graph, pins, keep_off).items()),
         device_exclusions=tuple(
             (block, device) for device, blocks in matches(work.graph, "keep_off", keep_off) for block in blocks

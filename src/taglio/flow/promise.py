@@ -57,32 +57,28 @@ class Checked:
         return {Verdict.BROKEN: BROKEN_CODE, Verdict.UNKNOWN: UNKNOWN_CODE}.get(self.verdict, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRecord:
-    """An error as it was measured: its loss, the limit, and texts of losses in the metric's unit."""
+def same_error(
+    then: float, now: float, judged: float, limit: float | None, *, same_platform: bool
+) -> tuple[Verdict, str]:
+    """The verdict on an error on the same data; `judged` is the value that the limit bounds."""
+    if limit is not None and judged > limit:
+        return Verdict.BROKEN, "the limit is broken: build again with taglio optimize on this machine"
+    if same_platform and abs(now - then) > _ROUNDING * max(then, 1e-6):
+        return Verdict.BROKEN, "the same files, versions and processor gave another error: a file was exchanged"
+    return Verdict.HOLDS, ""
 
-    loss: float
-    limit: float | None
 
-    def again(self, loss: float, judged: float, *, same_platform: bool) -> tuple[Verdict, str]:
-        """The verdict on the error on the same data; `judged` is the value that the limit bounds."""
-        if self.limit is not None and judged > self.limit:
-            return Verdict.BROKEN, "the limit is broken: build again with taglio optimize on this machine"
-        if same_platform and abs(loss - self.loss) > _ROUNDING * max(self.loss, 1e-6):
-            return Verdict.BROKEN, "the same files, versions and processor gave another error: a file was exchanged"
-        return Verdict.HOLDS, ""
-
-    def on_new_data(self, loss: float, ends: tuple[float, float] | None) -> tuple[Verdict, str]:
-        """The verdict on the error on other data, from the one-sided lower and upper `ends` of its loss (None: they are
-        not known)."""
-        if self.limit is None:
-            return Verdict.REPORTED, "no limit was given"
-        low, high = ends or (loss, loss)
-        if low > self.limit:
-            return Verdict.BROKEN, "the limit is broken on these inputs: run taglio optimize with them"
-        if high > self.limit:
-            return Verdict.UNKNOWN, "too few inputs to tell: give more"
-        return Verdict.HOLDS, ""
+def error_on_new_data(loss: float, ends: tuple[float, float] | None, limit: float | None) -> tuple[Verdict, str]:
+    """The verdict on an error on other data, from the one-sided lower and upper `ends` of its loss (None: they are not
+    known)."""
+    if limit is None:
+        return Verdict.REPORTED, "no limit was given"
+    low, high = ends or (loss, loss)
+    if low > limit:
+        return Verdict.BROKEN, "the limit is broken on these inputs: run taglio optimize with them"
+    if high > limit:
+        return Verdict.UNKNOWN, "too few inputs to tell: give more"
+    return Verdict.HOLDS, ""
 
 
 def files_promise(delivered: int, changed: Sequence[str]) -> Promise:

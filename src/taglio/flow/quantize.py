@@ -1,8 +1,5 @@
 """Quantise chosen blocks under one scheme, without a plan. Writes nothing."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import onnx
 
 from taglio import weights
@@ -64,9 +61,21 @@ def quantize(
         doubts = (saturation.text,) if saturation is not None else ()
     else:
         proto = QdqBuilder(work.model, work.graph).build(dict.fromkeys(names, form))
-    result = replace(_judged(work, method, names, proto, measured or proto), candidates=len(candidates))
-    used = str(static) if method == "static" else ""
-    return proto, replace(result, scheme=used, notes=(*result.notes, *doubts))
+    total = _judged(work, measured or proto)
+    parts = total.parts()
+    notes = (*(note.text for note in (*work.notes, not_float(total, "")) if note is not None), *doubts)
+    return proto, Quantized(
+        path="",
+        method=method,
+        blocks=len(names),
+        candidates=len(candidates),
+        size_bytes=weights.size_bytes(proto),
+        float_size_bytes=weights.size_bytes(work.model.proto),
+        error=max(part.loss for part in parts),
+        notes=notes,
+        parts=parts,
+        scheme=str(static) if method == "static" else "",
+    )
 
 
 def default_scheme(saturates: bool) -> Scheme:
@@ -74,25 +83,12 @@ def default_scheme(saturates: bool) -> Scheme:
     return DEFAULT_SCHEME.narrow if saturates else DEFAULT_SCHEME
 
 
-def _judged(
-    work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto, measured: onnx.ModelProto
-) -> Quantized:
-    """What is written as `proto`, with the error of `measured` on held-out inputs."""
-    after = open_session(measured, SessionOptions(1), label="the quantised model")
+def _judged(work: Work, proto: onnx.ModelProto) -> Tally:
+    """The error of a model on held-out inputs."""
+    after = open_session(proto, SessionOptions(1), label="the quantised model")
     total, wanted = Tally(work.parts, watched=True), list(work.model.outputs)
     held_out = work.data.held_out
     inputs = part(held_out, covering_rows(held_out.samples)[:_MEASURED])
     for sample, reference in zip(inputs.samples, work.float_answers(data=inputs), strict=True):
         total.add(reference, run_session(after, wanted, sample, held_out.source))
-    parts = total.parts()
-    return Quantized(
-        path="",
-        method=method,
-        blocks=len(names),
-        candidates=len(names),
-        size_bytes=weights.size_bytes(proto),
-        float_size_bytes=weights.size_bytes(work.model.proto),
-        error=max(part.loss for part in parts),
-        notes=tuple(note.text for note in (*work.notes, not_float(total, "")) if note is not None),
-        parts=parts,
-    )
+    return total

@@ -1,22 +1,40 @@
-"""The result of an optimisation as a value in memory: to inspect, save and load again."""
+"""The result of an optimisation as a value in memory: to inspect, save, deliver and load again. What is delivered runs
+without taglio, and is proven in a process of its own. Measures no speed."""
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 
 from taglio import artifact, weights
 from taglio.components.build import Manifest
+from taglio.data.dataset import Sample
 from taglio.deploy.export import Export, check_layout
-from taglio.deploy.write import read_samples
+from taglio.deploy.processor_needs import unsafe_processors
+from taglio.deploy.prove import DeployProof, prove
+from taglio.deploy.verify import TOLERANCE
+from taglio.deploy.write import Answered, Facts, read_samples, write_readme
+from taglio.deploy.write import write as write_deploy
 from taglio.error.model import ErrorModel
-from taglio.errors import BadOption, plural
+from taglio.errors import BadOption, MeasurementFailed, plural
 from taglio.flow import workspace
-from taglio.flow.deliver import Delivered, Delivery, deliver
 from taglio.flow.export import export as export_workspace
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Calibrated
+from taglio.flow.workspace import (
+    COMPONENTS,
+    DELIVERED,
+    DEPLOY,
+    ERROR,
+    GRAPH,
+    OUTCOME,
+    PLAN,
+    PROFILE,
+    SETUP,
+    Calibrated,
+)
 from taglio.lab.build import Built, Deployed, read
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
@@ -25,8 +43,21 @@ from taglio.plan.result import Plan
 from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
+from taglio.run.in_process import Executor
+from taglio.runtimes.difference import difference
 from taglio.scratch import scratch
 from taglio.transaction import changing, drop, held
+
+# Inputs that are delivered with the outputs to expect.
+_DELIVERED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The proof of a delivered folder, or why none was written."""
+
+    proof: DeployProof | None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,5 +169,91 @@ def write(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[M
             artifact.save(folder / f"{kind}.json", kind, sha256, value)
     if result.table is not None:
         artifact.save(folder / f"{OUTCOME}.json", OUTCOME, sha256, result.table)
-    delivery = Delivery(result.setup, result.profile, result.plan, result.table, with_samples)
-    return deliver(folder, result.built, delivery)
+    return deliver(folder, result, with_samples=with_samples)
+
+
+def deliver(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[Manifest, Delivered]:
+    """Write the components of `result` into the workspace `folder`, then deploy/, as it is opened without taglio, and
+    keep the proof that it answers so; with the first of the inputs on which it was proven if `with_samples`. Raises
+    MeasurementFailed if the answers differ."""
+    manifest = result.built.write(folder / COMPONENTS)
+    delivered = _deployed(folder, manifest, result, with_samples=with_samples)
+    if delivered.proof is not None:
+        artifact.save(folder / f"{DELIVERED}.json", DELIVERED, result.plan.model_sha256, delivered.proof)
+    return manifest, delivered
+
+
+def _deployed(folder: Path, manifest: Manifest, result: Result, *, with_samples: bool) -> Delivered:
+    """Write deploy/ and prove it on the inputs of the built plan. Where a component cannot leave (it is for a GPU, or
+    its runtime is not installed here), nothing is written."""
+    components, deploy, setup, inputs = folder / COMPONENTS, folder / DEPLOY, result.setup, result.built.samples
+    options = setup.options()
+    try:
+        executor = Executor(components, manifest, options)
+        answered = [_answered(executor, manifest, sample) for sample in inputs]
+        samples = answered[:_DELIVERED] if with_samples else ()
+        way = setup.way if len(manifest.pieces) == 1 else None  # components on devices run alone
+        described = write_deploy(deploy, components, manifest, options, samples, way)
+    except BadOption as error:
+        return Delivered(None, str(error))
+    try:
+        proof = prove(deploy, answered)
+    except MeasurementFailed as error:
+        again = _answered(executor, manifest, inputs[0])
+        if any(difference(value, again.outputs[name]) > TOLERANCE for name, value in answered[0].outputs.items()):
+            cause = "the model's answers differ from run to run: turn the noise off in the data or the model"
+            raise MeasurementFailed(f"{error}; {cause}") from None
+        raise
+    write_readme(deploy, described, components, _facts(result), proof.peak_memory_bytes)
+    return Delivered(proof)
+
+
+def _answered(executor: Executor, manifest: Manifest, sample: Sample) -> Answered:
+    values: dict[str, Any] = dict(zip(manifest.outputs, executor.run(sample), strict=True))
+    tensors = {name: np.asarray(value) for name, value in values.items() if isinstance(value, np.ndarray | np.generic)}
+    return Answered({name: sample[name] for name in manifest.inputs}, tensors)
+
+
+def _facts(result: Result) -> Facts:
+    setup, plan, conditions = result.setup, result.plan, result.profile.conditions
+    source = Path(setup.data).name or "data given in memory"
+    held_out = "" if result.table is None else f"{plural(result.table.held_out_samples, 'held-out input')} of "
+    return Facts(
+        model=Path(setup.model).name or "a model given in memory",
+        model_sha256=plan.model_sha256,
+        speedup=_speedup(result),
+        error=_error(result),
+        data=f"{held_out}{source}",
+        processor=conditions.machine.processor,
+        instructions=conditions.machine.instructions,
+        threads=setup.threads,
+        warnings=tuple(map(str, unsafe_processors(plan.assignment().values(), conditions.machine.instructions))),
+    )
+
+
+def _speedup(result: Result) -> str:
+    plan, table = result.plan, result.table
+    if plan.usage:
+        return f"Planned for several devices: predicted latency {plan.predicted_latency_s.value * 1e3:.3g} ms"
+    if table is None:
+        return f"Predicted latency {plan.predicted_latency_s.value * 1e3:.3g} ms in {plan.runtime}, not confirmed"
+    if table.rate is not None:
+        over = f"over {plural(table.rate.openings, 'opening')} of both"
+        return f"{table.rate.capacity_gain}, {over}: {table.rate.capacity} with {table.rate.way}"
+    if table.speedup is not None:
+        return f"{table.speedup} as fast as float32 in ONNX Runtime, over {table.speedup.openings} openings of both"
+    if table.plan.runtime == table.float32.runtime and not plan.assignment():
+        return f"The float model, in {plan.runtime}: nothing else was faster within the limit"
+    ratio = table.float32.latency.median_s / table.plan.latency.median_s
+    return f"About {ratio:.1f} × as fast as float32 in {table.float32.runtime}, not confirmed"
+
+
+def _error(result: Result) -> str:
+    plan, limit = result.plan, result.plan.limits.max_error
+    metric = plan.limits.metric
+    allowed = "" if limit is None else f" (limit {metric.text(limit, 2)})"
+    if result.table is not None:
+        return f"Measured {metric.title}: {metric.text(result.table.plan.error, 3)}{allowed}"
+    if plan.measured_error is not None:
+        return f"Measured {metric.title}: {metric.text(plan.measured_error, 3)}{allowed}"
+    return f"Predicted {metric.title}: {metric.text(plan.predicted_error.value, 3)}{allowed}"

@@ -13,14 +13,13 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
 from taglio.flow import workspace
 from taglio.flow.another_limit import for_another_limit
-from taglio.flow.deliver import Delivered, Delivery, deliver
 from taglio.flow.error import error_model, error_of_workspace
 from taglio.flow.opening import Model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
 from taglio.flow.profile import profile_model
 from taglio.flow.quantize import quantize as quantize_model
-from taglio.flow.result import Result, write
+from taglio.flow.result import Delivered, Result, deliver, result_of, write
 from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PROFILE, RUN, SETUP
@@ -29,12 +28,13 @@ from taglio.lab.build import build as build_plan
 from taglio.lab.work import Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
+from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.decide import decide
-from taglio.search.limits import Bounds, limits_for, refuse_no_limit, user_limits
+from taglio.search.limits import Bounds, limits_for, user_limits
 from taglio.transaction import changing, drop, held
 
 
@@ -98,7 +98,7 @@ def plan(
     progress: Progress | None = None,
 ) -> Plan:
     """Plan as taglio.plan_model does; the profile and the error model are updated with the measurements of plans."""
-    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    wanted = user_limits(max_error, min_score, max_drop)
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
         model = error_of_workspace(draft, work, measured)
@@ -118,7 +118,8 @@ def build(folder: Path, *, samples: bool = True, progress: Progress | None = Non
         work, measured = workspace.reopen_profiled(draft)
         chosen = workspace.read_plan(draft, work, measured)
         built = build_plan(work, chosen, progress=progress)
-        manifest, delivered = deliver(draft, built, Delivery(work.setup, measured, chosen, None, samples))
+        result = result_of(work, measured.scheme, Tables(work.graph, measured), chosen, built)
+        manifest, delivered = deliver(draft, result, with_samples=samples)
     assert built.proof is not None, "build proves"
     return manifest, built.proof, delivered
 
@@ -128,7 +129,7 @@ def build_for_limit(
 ) -> tuple[Result, Manifest, Delivered]:
     """Replace what `optimize` delivered by the fastest plan for other `limits` (`max_error`, `min_score`, `max_drop`),
     from what it measured; those that are not given stay. Raises Infeasible if no plan keeps them."""
-    wanted = refuse_no_limit(user_limits(**limits))
+    wanted = user_limits(**limits)
     with changing(folder) as draft:
         result = for_another_limit(draft, wanted, progress)
         return result, *write(draft, result, with_samples=samples)

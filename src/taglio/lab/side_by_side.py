@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from types import MappingProxyType
 
 import onnx
 
@@ -14,15 +13,12 @@ from taglio.error.tally import Outputs, Reference
 from taglio.errors import BadData, TaglioError
 from taglio.lab.work import Work
 from taglio.memory import make_room
-from taglio.profile.stopwatch import Timings
+from taglio.profile.stopwatch import Loss, Timings
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, why_failed
 from taglio.scratch import scratch
 
 _MOST_ROUNDS = 400
-# The error of an open model. Raises BadData for inputs that it cannot run.
-ErrorOf = Callable[[Session], float]
-_NONE: Mapping[str, ErrorOf] = MappingProxyType({})
 
 
 def race(
@@ -32,18 +28,14 @@ def race(
     *,
     kernels: bool = True,
     places: Mapping[str, str] | None = None,
-    losses: Mapping[str, ErrorOf] = _NONE,
+    loss: Loss | None = None,
 ) -> Timings:
     """Time `models` in interleaved rounds of about `seconds` in all, and their `kernels`.
 
-    With `places` they are opened there from files, and no kernels are timed. `losses` measure errors, by name, as the
-    models are opened. A model that does not run is refused. Raises BadData if the first model does not run,
-    and MeasurementFailed if another fails while it is timed.
+    With `places` they are opened there from files, and no kernels are timed. `loss` measures the error of each
+    as it is opened. A model that does not run is refused. Raises BadData if the first model does not run, and
+    MeasurementFailed if another fails while it is timed.
     """
-
-    def loss(name: str, session: Session) -> float | None:
-        return losses[name](session) if name in losses else None
-
     timings = work.stopwatch.time(
         models,
         replace(work.within(seconds), maximum=_MOST_ROUNDS),
@@ -77,6 +69,6 @@ def answer(work: Work, session: Session, sample: Sample) -> Outputs:
         raise BadData(f"cannot run the held-out inputs: {why_failed(error)}") from None
 
 
-def loss_beside(work: Work, reference: Reference, metric: Metric) -> ErrorOf:
+def loss_beside(work: Work, reference: Reference, metric: Metric) -> Loss:
     """What measures a model's loss of `metric` beside a reference."""
     return lambda session: reference.loss(metric, lambda sample: answer(work, session, sample))

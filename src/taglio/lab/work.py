@@ -299,11 +299,10 @@ class Work:
         """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).
         Forms without calibration do not change this."""
         scheme = replace(scheme, uncalibrated=())
-        reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme))
+        reasons = self.kept.once(("floats", scheme), lambda: self._unusable(scheme))
         return self.but(graph=self.graph.without_int8(reasons))
 
-    def unusable(self, scheme: Scheme) -> dict[str, str]:
-        """The blocks that cannot be int8 under `scheme`, each with the reason."""
+    def _unusable(self, scheme: Scheme) -> dict[str, str]:
         feed, builder = self.data.calibration.samples[0], self.builder(scheme)
         make_room(self.memory_bytes)
         return unusable(self.graph, builder, scheme, feed, self.setup.options())

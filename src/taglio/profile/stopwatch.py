@@ -46,8 +46,8 @@ _EVENT_BYTES = 2500
 FEEDS = 4
 
 Build = Callable[[], onnx.ModelProto]
-# What else is measured of a model, given its name and session.
-Loss = Callable[[str, Session], float | None]
+# The error of an open model. Raises BadData for inputs that it cannot run.
+Loss = Callable[[Session], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +140,7 @@ class _Timing:
     sessions: FittingSessions
     kernels: bool
     loss: Loss | None
-    losses: dict[str, float | None] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
     # Open sessions that can record their kernels.
     recorders: dict[str, KernelRecorder] = field(default_factory=dict)
 
@@ -198,7 +198,7 @@ class _Timing:
     def _start(self, name: str, session: Session) -> None:
         """Measure the loss, and warm up, which shows what memory a session needs, or that it fails."""
         if self.loss is not None and name not in self.losses:
-            self.losses[name] = self.loss(name, session)
+            self.losses[name] = self.loss(session)
         self._warm_up(name, session)
 
     def _warm_up(self, name: str, session: Session) -> None:

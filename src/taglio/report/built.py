@@ -61,12 +61,11 @@ def timed(walls: Mapping[str, WallTime], caption: str = "") -> Table:
 
 
 def _races(outcome: Outcome) -> list[Part]:
-    """The schemes that were tried, and every form that was raced on all blocks that have it, by place."""
+    """Every form that was raced on all blocks that have it, and int8 under every scheme, by place."""
     basis = outcome.metric.basis
     rows: list[list[object]] = []
-    for row in (*outcome.schemes, *outcome.forms):
-        variant = row.variant
-        where = [variant.form, variant.runtime, variant.scheme or MISSING]
+    for row in outcome.forms:
+        where = [row.form, row.runtime, row.scheme or MISSING]
         verdict = f"dropped: {row.refused}" if row.refused else "planned with" if row.kept else "left out"
         rows.append([*where, ms(row.float_s), ms(row.seconds), shown(basis, row.error), verdict])
     head = ["form", "runtime", "scheme", "float", "all blocks that have it", basis.title, ""]

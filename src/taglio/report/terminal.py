@@ -16,9 +16,9 @@ from taglio.error.loss import RELATIVE, Metric, source_of
 from taglio.error.model import ErrorModel
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.flow.deliver import Delivered
 from taglio.flow.outcome import Figures, Outcome, Quantized
 from taglio.flow.promise import Checked, Verdict
+from taglio.flow.result import Delivered
 from taglio.notes import Note
 from taglio.plan.result import Plan
 from taglio.report import answer, blocks, built, page, placement, predicted_error, predicted_time, remarks, ways
@@ -52,7 +52,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
         },
         **_speedup(outcome),
         "rate": None if outcome.rate is None else _rate(outcome.rate),
-        **_fields(outcome, "doubt", "scheme", "schemes", "forms", "stage_seconds"),
+        **_fields(outcome, "doubt", "scheme", "forms", "stage_seconds"),
         "places": [_point(point) for point in outcome.places],
         "front": [_on_front(outcome, point) for point in outcome.front],
         **_notes(outcome.notes),

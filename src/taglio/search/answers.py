@@ -30,7 +30,7 @@ def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
     options = work.setup.options(plan.runtime if plan else "")
     # Where the float model is the reference, running it again would show only random answers.
     if plan is None and options.runtime == NAME and work.agreement.agrees:
-        return _References(work, limits).answers(lambda _, wanted: wanted)
+        return answers_by(work, lambda _, wanted: wanted, limits)
     return _answers_in(work, quantized(work, plan) if plan else work.model.proto, options, limits)
 
 
@@ -42,37 +42,27 @@ def source_answers(work: Work, limits: Limits) -> Answers:
 
 def _answers_in(work: Work, proto: onnx.ModelProto, options: SessionOptions, limits: Limits) -> Answers:
     with opened(work, proto, options) as session:
-        return _References(work, limits).answers(lambda sample, _: answer(work, session, sample))
+        return answers_by(work, lambda sample, _: answer(work, session, sample), limits)
 
 
-def answers_by(work: Work, run: Callable[[Sample], Outputs], limits: Limits) -> Answers:
-    """Answers of whatever `run` computes for a sample, on all held-out inputs."""
-    return _References(work, limits).answers(lambda sample, _: run(sample))
-
-
-class _References:
-    """The answers of the source model to all held-out inputs, beside which others are judged."""
-
-    def __init__(self, work: Work, limits: Limits) -> None:
-        self._work, self._limits, self._data = work, limits, work.data.all_held_out
-        self._measure = work.measure(limits.metric, limits.also, data=self._data)
-        # Losses that are relative to the float model's score are so on the same inputs.
-        self._own = Tally(work.parts, self._measure)
-        metrics = (limits.metric, *(bound.metric for bound in limits.also))
-        if work.data.unseen is not None and any(metric.labelled or metric.own for metric in metrics):
-            for outputs in work.all_float_answers():
-                self._own.add(outputs, outputs)
-            self._measure = self._own.measure_on(range(len(self._data.samples)))
-
-    def answers(self, run: Callable[[Sample, Outputs], Outputs]) -> Answers:
-        """Answers of what `run` computes for a sample, beside the reference, which it gets too."""
-        tally, hits = Tally(self._work.parts, self._measure, watched=True), _Hits(self._data.labels)
-        pairs = zip(self._data.samples, self._work.all_float_answers(), strict=True)
-        for index, (sample, wanted) in enumerate(pairs):
-            outputs = run(sample, wanted)
-            tally.add(wanted, outputs)
-            hits.add(index, outputs)
-        return _answers(self._work, tally, self._own, hits.share(), self._limits)
+def answers_by(work: Work, run: Callable[[Sample, Outputs], Outputs], limits: Limits) -> Answers:
+    """Answers of whatever `run` computes for a sample, on all held-out inputs; it also gets the source model's answer,
+    beside which its own is judged."""
+    data = work.data.all_held_out
+    measure = work.measure(limits.metric, limits.also, data=data)
+    # Losses that are relative to the float model's score are so on the same inputs.
+    own = Tally(work.parts, measure)
+    metrics = (limits.metric, *(bound.metric for bound in limits.also))
+    if work.data.unseen is not None and any(metric.labelled or metric.own for metric in metrics):
+        for wanted in work.all_float_answers():
+            own.add(wanted, wanted)
+        measure = own.measure_on(range(len(data.samples)))
+    tally, hits = Tally(work.parts, measure, watched=True), _Hits(data.labels)
+    for index, (sample, wanted) in enumerate(zip(data.samples, work.all_float_answers(), strict=True)):
+        outputs = run(sample, wanted)
+        tally.add(wanted, outputs)
+        hits.add(index, outputs)
+    return _answers(work, tally, own, hits.share(), limits)
 
 
 def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: Limits) -> Answers:

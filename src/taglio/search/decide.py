@@ -17,8 +17,8 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.search.answers import answers, source_answers
 from taglio.search.explore import FEWEST, PlaceSearch, meter_of
 from taglio.search.finalists import Verdict, as_predicted, as_profiled, float_in, judge, on_one_scale
-from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places, Variant
-from taglio.search.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
+from taglio.search.ledger import INT8_RUN, PLAIN, Answers, Entry, Ledger, Measurement, Places
+from taglio.search.limits import Bounds, infeasible, limits_for, user_limits
 from taglio.search.places import studied
 from taglio.search.search import best, least_error
 from taglio.search.unseen import Rejected
@@ -101,7 +101,7 @@ def plan_model(
     """
     require_own(work, profile=profile, error=error)
     work = work.telling(progress).at(effort).settled(profile.scheme)
-    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    wanted = user_limits(max_error, min_score, max_drop)
     limits = limits_for(work, wanted, keep_float, force_int8)
     measured = {profile.conditions.runtime: profile}
     return decide(work, measured, error, limits).plan
@@ -119,7 +119,7 @@ def decide(
 
     `places` has the float model in every place (None: in the measured ones, without errors of its own).
     """
-    places = places or Places(tuple(Measurement(Variant(place, FLOAT_RUN)) for place in measured))
+    places = places or Places(tuple(Measurement(place, FLOAT_RUN) for place in measured))
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(places.errors)))
     meter = meter_of(work.in_place(studied(measured)), first, limits, model.samples)
@@ -135,7 +135,6 @@ def decide(
     if not searches:
         raise refusals[0]
     again_s = FEWEST * meter.evaluation_s
-    best_place = next(iter(searches))
 
     def ledger() -> Ledger:
         return on_one_scale({place: search.ledger for place, search in searches.items()}, places)
@@ -145,8 +144,7 @@ def decide(
         return ledger() if is_worth_it and searches[place].search_again(room) else None
 
     judged = judge(work, ledger(), limits, search_again)
-    place = best_place if judged.winner is None else judged.winner.runtime
-    search = searches.get(place, searches[best_place])
+    search = searches.get("" if judged.winner is None else judged.winner.runtime, next(iter(searches.values())))
     return decision_of(work, judged, search.profile, search.error, meter.samples)
 
 
@@ -155,8 +153,10 @@ def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits,
     float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
-    entries = []
+    timed, entries = {run.name for run in profile.runs}, list[Entry]()
     for name, assignment, error in ((FLOAT_RUN, {}, places.errors[place]), (INT8_RUN, pure[INT8_RUN], int8_error)):
+        if name not in timed or (name == INT8_RUN and not assignment):
+            continue
         plan = Tables(work.graph, profile).describe(limits, assignment)
         plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error

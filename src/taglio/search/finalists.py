@@ -76,13 +76,9 @@ def float_in(place: str, float_plan: Entry, base: float, wall: WallTime) -> Entr
 
 
 def as_profiled(profile: Profile, tried: Sequence[Entry]) -> list[Entry]:
-    """The plans with the times that float and all int8 had in the profile. All int8 of a model without candidates is
-    float."""
+    """The plans with the times that float and all int8 had in the profile."""
     walls = {run.name: run.wall for run in profile.runs}
-    return [
-        replace(entry, wall=walls.get(entry.name, walls[FLOAT_RUN])) if entry.name in PLAIN else entry
-        for entry in tried
-    ]
+    return [replace(entry, wall=walls[entry.name]) if entry.name in PLAIN else entry for entry in tried]
 
 
 def as_predicted(entry: Entry) -> Entry:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
 
-import onnx
-
 from taglio.error.loss import Metric
 from taglio.error.runtime_part import left_for_int8
 from taglio.error.tally import Reference
@@ -23,7 +21,6 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Timed
 from taglio.quantize.precision import (
     BFLOAT16,
-    UNCALIBRATED,
     Assignment,
     has_kernels,
     precisions,
@@ -36,11 +33,11 @@ from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.processor import instructions
 from taglio.search.bound import least_share, saved_by_block
 from taglio.search.error_bound import Room
-from taglio.search.ledger import Measurement, Variant, expected_s
+from taglio.search.ledger import INT8_RUN, Measurement, expected_s
 
-INT8, FLOAT_AGAIN = "int8", "float32 again"
+FLOAT_AGAIN = "float32 again"
 # What a race consists of at least: a model of which there is no time for so much is planned without one.
-RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8)
+RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8_RUN)
 # Raced beside the default scheme. In OpenVINO, products of matrices then take two thirds of the time, and errors are
 # larger. ONNX Runtime has no fast kernels of s8 activations on x86.
 _SIGNED = Scheme(signed=True)
@@ -53,15 +50,13 @@ _RUNS = 4
 @dataclass(frozen=True, slots=True, eq=False)
 class PlaceRace:
     """The race in one `place`, where the float model took `float_s`: its `rows`, the latency to expect of a plan there
-    (`score_s`), and the least that the kernels allow of any mix (`least_s`). `schemes` are the results of int8 by
-    scheme."""
+    (`score_s`), and the least that the kernels allow of any mix (`least_s`)."""
 
     place: str
     float_s: float
     score_s: float
     least_s: float
     rows: tuple[Measurement, ...]
-    schemes: Mapping[Scheme, Measurement]
     timed: Mapping[str, tuple[Assignment, Timed]]
     profiles: Mapping[str, Attribution]
     opening_s: float
@@ -71,7 +66,7 @@ class PlaceRace:
         floats = self.profiles[FLOAT_RUN]
         kernels_s = sum(floats.blocks_s.values()) + sum(floats.tensors_s.values()) + floats.orphans_s
         scale = self.float_s / kernels_s if kernels_s > 0.0 else 1.0
-        forms = {row.variant.form: self.profiles[row.variant.form] for row in self.rows if row.seconds is not None}
+        forms = {form: self.profiles[form] for form in self.timed if form != FLOAT_RUN}
         low = forms.pop(BFLOAT16.name, floats)
         saved_s = {
             block: {form: scale * seconds for form, seconds in by_form.items()}
@@ -89,7 +84,7 @@ class PlaceRace:
     @property
     def int8(self) -> Measurement | None:
         """All candidate blocks in int8; None if that was not raced or does not run."""
-        return next((row for row in self.rows if row.variant.form == INT8 and row.seconds is not None), None)
+        return next((row for row in self.rows if row.form == INT8_RUN and row.seconds is not None), None)
 
 
 class FormRaces:
@@ -116,44 +111,40 @@ class FormRaces:
 
     def race(self, float_there: Measurement) -> PlaceRace:
         """Float beside all blocks in each form, in the place of `float_there`."""
-        place, base = float_there.variant.runtime, float_there.error or 0.0
+        place, base = float_there.runtime, float_there.error or 0.0
         work = self.work.in_place(place)
         forms = self._forms(place)
         models = {name: partial(work.builder(self.scheme).build, assignment) for name, assignment in forms.items()}
-        others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
-        models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
+        others = self._other_schemes(place, forms)
+        for scheme in others:
+            assignment = pure_assignments(work.graph, precisions(scheme))[INT8_RUN]
+            models[str(scheme)] = partial(work.builder(scheme).build, assignment)
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
-        losses, start = dict.fromkeys(models, loss_beside(work, self._reference, self.metric)), time.perf_counter()
-        raced = race(work, models, work.budget.race_s, losses=losses)
+        loss, start = loss_beside(work, self._reference, self.metric), time.perf_counter()
+        raced = race(work, models, work.budget.race_s, loss=loss)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
         float_s = raced.timed[FLOAT_RUN].wall.median_s  # the first model of a race is never refused
         left = left_for_int8(self.max_loss, base)
 
-        def row(name: str, variant: Variant) -> Measurement:
+        def measured(name: str, row: Measurement) -> Measurement:
             timed = raced.timed.get(name)
             if timed is None or timed.loss is None:
-                return Measurement(variant, refused=raced.refused.get(name, ""))
+                return replace(row, refused=raced.refused.get(name, ""))
             seconds = timed.wall.median_s
             score_s = expected_s(float_s, seconds, timed.loss, left)
-            return Measurement(variant, seconds, float_s, timed.loss, score_s)
+            return replace(row, seconds=seconds, float_s=float_s, error=timed.loss, score_s=score_s)
 
-        rows = [
-            row(name, Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment)))
-            for name, assignment in forms.items()
-        ]
-        runs = {INT8: self.scheme, **others} if INT8 in forms else {}
-        schemes = {
-            scheme: row(name, Variant(place, INT8, str(scheme), len(forms[INT8]))) for name, scheme in runs.items()
-        }
-        rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
-        best_s = min([float_s, *self._scores(rows, float_s)])
+        entered = {name: Measurement(place, name, blocks=len(assignment)) for name, assignment in forms.items()}
+        if INT8_RUN in entered:
+            entered[INT8_RUN] = int8 = replace(entered[INT8_RUN], scheme=str(self.scheme))
+            entered |= {str(scheme): replace(int8, scheme=str(scheme)) for scheme in others}
+        rows = [measured(name, row) for name, row in entered.items()]
+        rows = [_judged(row, rows, self.work.budget.gain) for row in rows]
+        scores_s = [row.score_s for row in rows if row.kept and row.score_s is not None]
         attribute = Attributor(self.work.model, self.work.graph).attribute
         profiles = {name: attribute(timed.optimized, timed.kernels) for name, timed in raced.timed.items()}
-        ran = {form.variant.form: form.seconds for form in rows} | {
-            str(each): row.seconds for each, row in schemes.items()
-        }
-        ran_s = {name: seconds for name, seconds in ran.items() if seconds is not None}
+        ran_s = {name: row.seconds for name, row in zip(entered, rows, strict=True) if row.seconds is not None}
         timed = {
             name: (assignment, raced.timed[name])
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
@@ -164,10 +155,9 @@ class FormRaces:
         return PlaceRace(
             place=place,
             float_s=drift * float_s,
-            score_s=drift * best_s,
+            score_s=drift * min([float_s, *scores_s]),
             least_s=drift * min([_least_s(float_s, profiles, ran_s), *ran_s.values()]),
             rows=tuple(rows),
-            schemes=schemes,
             timed=timed,
             profiles=profiles,
             opening_s=opening_s,
@@ -184,7 +174,7 @@ class FormRaces:
         """The assignments to race in a place: all candidates in int8, and all blocks that have another form in it."""
         graph, forms = self.work.graph, dict[str, Assignment]()
         if graph.candidates():
-            forms[INT8] = pure_assignments(graph, precisions(replace(self.scheme, uncalibrated=())))[INT8]
+            forms[INT8_RUN] = pure_assignments(graph, precisions(replace(self.scheme, uncalibrated=())))[INT8_RUN]
         others = {
             form.name: {block.name: form for block in blocks}
             for form in self.uncalibrated.values()
@@ -196,46 +186,23 @@ class FormRaces:
 
     def unraced(self, places: Collection[str]) -> tuple[str, Scheme]:
         """The one of the usable `places`, and the scheme of a plan, for which there is no time for a race."""
-        is_large = not self._opens(len(RACED))  # OpenVINO compiles 5,000 operators in int8 for 25 s
+        # OpenVINO compiles 5,000 operators in int8 for 25 s.
+        is_large = self.work.within(self.work.budget.race_s).sessions < len(RACED)
         if "bf16" in self.uncalibrated and OPENVINO in places and not is_large:
             return OPENVINO, self.scheme if self._is_wanted else replace(self.scheme, uncalibrated=("bf16",))
         return NAME if NAME in places else next(iter(places)), self.scheme
-
-    def _opens(self, variants: int) -> bool:
-        """Whether there is time to open so many variants of the model."""
-        return self.work.within(self.work.budget.race_s).sessions >= variants
 
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
         return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
 
-    def _scores(self, rows: Sequence[Measurement], float_s: float) -> list[float]:
-        """The latencies to expect of plans with each form. An LSTM has no int8 form, so the share of what int8-dynamic
-        gains there comes on top of what int8 gains."""
-        scores = {
-            row.variant.form: row.score_s for row in rows if row.score_s is not None and (row.kept or _is_int8(row))
-        }
-        dynamic, int8_s = UNCALIBRATED["dyn"], scores.get(INT8)
-        latencies_s = [*scores.values()]
-        if int8_s is not None and dynamic.name in scores:
-            fitting = [block for block in self.work.graph.blocks if dynamic.fits(block)]
-            recurrent = sum(block.flops for block in fitting if block.recurrent)
-            share = recurrent / max(1, sum(block.flops for block in fitting))
-            latencies_s.append(int8_s - share * (float_s - scores[dynamic.name]))
-        return latencies_s
-
     def _other_schemes(self, place: str, forms: Mapping[str, Assignment]) -> list[Scheme]:
         """The schemes that are raced beside the default one and the `forms`; none if one is wanted."""
         has_kernels = place != NAME or "asimd" in instructions()
-        if self._is_wanted or INT8 not in forms or not has_kernels:
+        if self._is_wanted or INT8_RUN not in forms or not has_kernels:
             return []
         is_affordable = self.is_affordable(len(RACED) + len(forms))
         return [_SIGNED.narrow if self.scheme.reduced_range else _SIGNED] if is_affordable else []
-
-    def _all_int8(self, work: Work, scheme: Scheme) -> onnx.ModelProto:
-        """All candidate blocks in int8 under a scheme."""
-        assignment = pure_assignments(work.graph, precisions(scheme))[INT8]
-        return work.builder(scheme).build(assignment)
 
 
 def _least_s(float_s: float, profiles: Mapping[str, Attribution], forms: Collection[str]) -> float:
@@ -252,7 +219,7 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
     runs."""
     if row.seconds is None or row.error is None or row.score_s is None or row.float_s is None:
         return row
-    if _is_int8(row):
+    if row.form == INT8_RUN:
         return replace(row, kept=True)
     others = [other for other in rows if other.seconds is not None and other.error is not None]
     is_beaten = any(
@@ -261,7 +228,3 @@ def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measu
         if other is not row
     )
     return replace(row, kept=row.score_s <= (1.0 - gain) * row.float_s and not is_beaten)
-
-
-def _is_int8(row: Measurement) -> bool:
-    return row.variant.form == INT8

@@ -24,33 +24,26 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """What one session runs: `blocks` blocks in one `form`, the others in float32, in a `runtime`. `scheme` says how
-    int8 is done."""
-
-    runtime: str
-    form: str
-    scheme: str = ""
-    blocks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Measurement:
-    """One variant in a race with the float model in the same runtime. None stands for what was not measured.
+    """One model in a race with the float model in the same `runtime`: `blocks` blocks in one `form`, the others in
+    float32; `scheme` says how int8 is done. None stands for what was not measured.
 
     `seconds` are those of a run, `float_s` the float model's in the same rounds. `error` is the loss on a few held-out
     inputs, as the runtime computes it. `score_s` is the latency to expect of a plan that uses the form within the limit
-    (`expected_s`). `refused` says why the variant does not run, or why it was not raced; `kept` whether plans may use
+    (`expected_s`). `refused` says why the model does not run, or why it was not raced; `kept` whether plans may use
     it.
     """
 
-    variant: Variant
+    runtime: str
+    form: str
     seconds: float | None = None
     float_s: float | None = None
     error: float | None = None
     score_s: float | None = None
     refused: str = ""
     kept: bool = False
+    scheme: str = ""
+    blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +59,7 @@ class Places:
     @property
     def errors(self) -> dict[str, float]:
         """The float model's own error in the places where a model may be deployed."""
-        return {place.variant.runtime: place.error or 0.0 for place in self.rows if not place.refused}
+        return {place.runtime: place.error or 0.0 for place in self.rows if not place.refused}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +202,7 @@ class Ledger:
             return None
         most_s = NOISE * holding[0].measured_s
         plain = [entry for entry in holding if entry.name in PLAIN and entry.measured_s <= most_s]
-        chosen = (plain or holding)[0]
-        # All int8 of a model without candidates is the float model.
-        same = self.entries.get((FLOAT_RUN, chosen.runtime), chosen)
-        return same if same.holds and same.forms == chosen.forms else chosen
+        return (plain or holding)[0]
 
     def rivals(self, winner: Entry) -> list[Entry]:
         """The fastest plans that keep the limits and that races do not tell from the `winner`, at most two: the first

@@ -6,10 +6,9 @@ from math import inf
 from typing import Any
 
 from taglio.arguments import number, patterns
-from taglio.error.judge import fewest_samples
 from taglio.error.loss import ARGUMENTS, RELATIVE_L2, Argument, Bound, parse_metric
 from taglio.error.measure import anchored
-from taglio.errors import BadData, BadOption, Infeasible, plural
+from taglio.errors import BadOption, Infeasible, plural
 from taglio.lab.work import Work
 from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits
@@ -28,9 +27,14 @@ class UserLimit:
 
 
 def user_limits(
-    max_error: Bounds | None = None, min_score: Bounds | None = None, max_drop: Bounds | None = None
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
+    *,
+    required: bool = True,
 ) -> tuple[UserLimit, ...]:
-    """The given limits; the first one steers the plan. Raises BadOption for a value that is not a number.
+    """The given limits; the first one steers the plan. Raises BadOption for a value that is not a number, and for no
+    limit where one is `required`.
 
     `max_error` limits errors, `min_score` is the least score, and `max_drop` how much worse than float a score may be.
     """
@@ -39,17 +43,12 @@ def user_limits(
         if bounds is not None:
             by_metric = bounds if isinstance(bounds, Mapping) else {"": bounds}
             limits += [UserLimit(argument, name, number(argument, value)) for name, value in by_metric.items()]
-    return tuple(limits)
-
-
-def refuse_no_limit(limits: tuple[UserLimit, ...]) -> tuple[UserLimit, ...]:
-    """The limits. Raises BadOption if there is none."""
-    if not limits:
+    if required and not limits:
         raise BadOption(
             "`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %; for a task `max_drop` or "
             "`min_score`"
         )
-    return limits
+    return tuple(limits)
 
 
 def steered(limits: tuple[UserLimit, ...], settings: dict[str, Any]) -> tuple[tuple[UserLimit, ...], dict[str, Any]]:
@@ -92,19 +91,12 @@ def _losses(work: Work, wanted: Sequence[UserLimit], limits: Limits) -> Limits:
         raise BadOption(
             f"`{argument}` limits {', '.join(names)}, but not {metric.name}, which steers the search: limit it too"
         )
-    held_out = work.data.held_out
     pairs = [*zip(wanted, metrics, strict=True)]
     for limit, limited in pairs:
         limited.suits(limit.argument, limit.value)
     own = wanted[names.index(metric.name)]
     others = [(limit, other) for limit, other in pairs if limit is not own]
     measure = work.measure(metric, [Bound(other, limit.value) for limit, other in others])
-    for limited in metrics:
-        if len(held_out.samples) < fewest_samples(limited):
-            few = f"{len(held_out.samples)} held-out inputs are too few"
-            raise BadData(
-                f"metric {limited.name}: {few}: it needs at least {fewest_samples(limited)} samples, add more"
-            )
     measure = anchored(measure, work.float_answers, every=True)
     for limited in (measure.metric, *(bound.metric for bound, _ in measure.others)):
         if limited.worst_input and not limited.by_input:

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from taglio.error.loss import Metric
 from taglio.errors import TaglioError, one_line
-from taglio.lab.side_by_side import ErrorOf, loss_beside, opened, race
+from taglio.lab.side_by_side import loss_beside, opened, race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Timings
+from taglio.profile.stopwatch import Loss, Timings
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.places import AUTO, refusal
 from taglio.runtimes.session import RUNTIMES
-from taglio.search.ledger import Measurement, Places, Variant
+from taglio.search.ledger import Measurement, Places
 
 # A place may still win if the latency to expect there is at most this many times the least. At 1.08, the place of the
 # best plan of ultraface on AVX2 was left out in one search of two: it lay between 1.02 and 1.14 (short races).
@@ -41,7 +41,7 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
         dict.fromkeys(usable, lambda: work.model.proto),
         work.budget.race_s,
         places={name: name for name in usable},
-        losses=dict.fromkeys(usable, _own_error(work, metric)),
+        loss=_own_error(work, metric),
     )
     measured = [
         _judged(name, raced, work, metric, max_loss) if name in usable else _refused(name, refusals[name])
@@ -59,13 +59,13 @@ def studied(planned: Collection[str]) -> str:
 
 def profiled(places: Sequence[Measurement]) -> list[Measurement]:
     """The usable places that can be profiled, the one with the fastest float model first; none is on a GPU."""
-    able = [place for place in places if not place.refused and place.variant.runtime not in cuda.PLACES]
+    able = [place for place in places if not place.refused and place.runtime not in cuda.PLACES]
     return sorted(able, key=lambda row: row.seconds or 0.0)
 
 
 def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measurement:
     """The result of the only place. Errors of other runtimes than ONNX Runtime are judged at the end."""
-    result = Measurement(Variant(place, FLOAT_RUN))
+    result = Measurement(place, FLOAT_RUN)
     if place != NAME or work.agreement.agrees:
         return result
     try:
@@ -77,7 +77,7 @@ def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measuremen
     return replace(result, error=error, refused=_beyond(metric, error, max_loss) if error > _LEFT * max_loss else "")
 
 
-def _own_error(work: Work, metric: Metric) -> ErrorOf:
+def _own_error(work: Work, metric: Metric) -> Loss:
     """What measures the error of the float model in a place, on a few inputs."""
     return loss_beside(work, work.quick_reference(), metric.basis)
 
@@ -88,11 +88,11 @@ def _judged(name: str, raced: Timings, work: Work, metric: Metric, max_loss: flo
     timed, exact = raced.timed[name], (name == NAME and work.agreement.agrees) or not metric.smooth
     error, seconds = 0.0 if exact else timed.loss or 0.0, timed.wall.median_s
     beyond = _beyond(metric, error, max_loss) if error > _LEFT * max_loss else ""
-    return Measurement(Variant(name, FLOAT_RUN), seconds, seconds, error, seconds, refused=beyond)
+    return Measurement(name, FLOAT_RUN, seconds, seconds, error, seconds, refused=beyond)
 
 
 def _refused(name: str, why: str) -> Measurement:
-    return Measurement(Variant(name, FLOAT_RUN), refused=why)
+    return Measurement(name, FLOAT_RUN, refused=why)
 
 
 def _beyond(metric: Metric, error: float, max_loss: float) -> str:

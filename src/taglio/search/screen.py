@@ -17,12 +17,12 @@ from taglio.notes import Kind, Note
 from taglio.profile.effort import MIXES
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Precision
-from taglio.quantize.scheme import Scheme, Uncalibrated
+from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.error_bound import why_errors_forbid
 from taglio.search.form_race import RACED, FormRaces, PlaceRace
 from taglio.search.instead import EXACT_SUMS, planned_instead, with_instead
-from taglio.search.ledger import Measurement, Places
+from taglio.search.ledger import INT8_RUN, Measurement, Places
 from taglio.search.places import REACH, float_everywhere, profiled
 
 # At most so many places are planned in, fewer if so many runs take longer than _PLANNED_S. With one place alone, two
@@ -36,10 +36,10 @@ _NOISE = 1.02
 class Screened:
     """`work` with every block that cannot be int8 kept in float, and the `scheme` of plans with the forms that it may
     use. Plans are made in the places `planned`; there are none if no mix of forms can be faster than float, and `why`
-    says so. `places` are the float model's results, `forms` and `schemes` the results of
-    all blocks in one form. `home` is the best place that was raced, and `profile` is made of that race (None: there was
-    no time for one). So many `mixes` can be opened for a profile. `note` says why another model than the source is
-    planned."""
+    says so. `places` are the float model's results, `forms` the results of all blocks
+    in one form, of int8 under each scheme. `home` is the best place that was raced, and `profile` is made of that race
+    (None: there was no time for one). So many `mixes` can be opened for a profile. `note` says why another model than
+    the source is planned."""
 
     work: Work
     scheme: Scheme
@@ -47,7 +47,6 @@ class Screened:
     home: str
     places: Places
     forms: tuple[Measurement, ...] = ()
-    schemes: tuple[Measurement, ...] = ()
     profile: Profile | None = None
     mixes: int = MIXES
     why: Note | None = None
@@ -101,7 +100,7 @@ def screen(
             return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])
     mixes = int(work.budget.opening_s / max(result.opening_s for result in near))
     screened = replace(screened, mixes=min(MIXES, mixes))
-    return screened if wanted is not None else _with_scheme(screened, best.schemes, kept)
+    return screened if wanted is not None else _with_scheme(screened, kept)
 
 
 def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Places, Note | None]:
@@ -120,15 +119,16 @@ def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work,
     return work, everywhere, note
 
 
-def _with_scheme(screened: Screened, raced: Mapping[Scheme, Measurement], kept: tuple[Uncalibrated, ...]) -> Screened:
-    """`screened` with the best scheme of those that were `raced` in its best place, and the forms that are `kept`."""
+def _with_scheme(screened: Screened, kept: tuple[Uncalibrated, ...]) -> Screened:
+    """`screened` with the best scheme of those that were raced in its best place, and the forms that are `kept`."""
     work, before = screened.work, screened.scheme
-    scheme = _pick(raced) or before
+    chosen = _pick([row for row in screened.forms if row.runtime == screened.home and row.form == INT8_RUN])
+    scheme = before if chosen is None else parse_scheme(chosen.scheme)
     work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
     if scheme != before:
         work = work.settled(scheme)
-    schemes = tuple(replace(row, kept=raced_scheme == scheme) for raced_scheme, row in raced.items())
-    return replace(screened, work=work, scheme=replace(scheme, uncalibrated=kept), schemes=schemes)
+    forms = tuple(replace(row, kept=row.kept and row.scheme in ("", str(scheme))) for row in screened.forms)
+    return replace(screened, work=work, scheme=replace(scheme, uncalibrated=kept), forms=forms)
 
 
 def refuse_unportable(work: Work, scheme: Scheme | None) -> None:
@@ -149,16 +149,16 @@ def _kept(
 ) -> tuple[tuple[Measurement, ...], tuple[Uncalibrated, ...]]:
     """The rows, of which those are kept that are so in a place where plans are made; and the names of the forms
     without calibration that are."""
-    judged = tuple(replace(row, kept=row.kept and row.variant.runtime in planned) for row in rows)
-    names = {row.variant.form for row in judged if row.kept}
+    judged = tuple(replace(row, kept=row.kept and row.runtime in planned) for row in rows)
+    names = {row.form for row in judged if row.kept}
     return judged, tuple(short for short, form in forms.items() if form.name in names)
 
 
-def _pick(schemes: Mapping[Scheme, Measurement]) -> Scheme | None:
+def _pick(schemes: Sequence[Measurement]) -> Measurement | None:
     """The scheme with the best score; among scores within noise of it, the one with the smallest error."""
-    scores = {scheme: row.score_s for scheme, row in schemes.items() if row.score_s is not None}
-    near = [scheme for scheme, score_s in scores.items() if score_s <= _NOISE * min(scores.values())]
-    return min(near, key=lambda scheme: schemes[scheme].error or 0.0, default=None)
+    scored = [(row, row.score_s) for row in schemes if row.score_s is not None]
+    near = [row for row, score_s in scored if score_s <= _NOISE * min(least_s for _, least_s in scored)]
+    return min(near, key=lambda row: row.error or 0.0, default=None)
 
 
 def _hopeless(result: PlaceRace, graph: Graph) -> Note:

@@ -35,7 +35,7 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import sums_saturate
-from taglio.search.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
+from taglio.search.limits import Bounds, limits_for, steered, user_limits
 from taglio.search.screen import refuse_unportable, screen
 from taglio.transaction import changing
 
@@ -79,7 +79,7 @@ def optimize_on_cluster(
 ) -> ClusterOutcome:
     """The best plan under the limits for the running devices of a cluster file, built into `folder` and run on them.
     `settings` are those of taglio.Model."""
-    user, settings = steered(refuse_no_limit(user_limits(max_error, min_score, max_drop)), settings)
+    user, settings = steered(user_limits(max_error, min_score, max_drop), settings)
     (cluster, used), aim, wanted = opened(cluster_file), parse_objective(objective), read_scheme(scheme)
     if aim.energy:
         cluster.refuse_without_watts()
