@@ -8,7 +8,7 @@ import numpy as np
 import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.data.dataset import Dataset
+from taglio.data.dataset import Dataset, assemble
 from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.quantize.scheme import Scheme, parse_scheme
@@ -258,7 +258,7 @@ def loaded(proto: onnx.ModelProto, folder: Path) -> Model:
 def feeds(model: Model, count: int, seed: int = 0) -> Dataset:
     """`count` standard-normal samples as a dataset."""
     samples: Sequence[dict[str, np.ndarray]] = [random_feed(model.inputs, seed * 1000 + i) for i in range(count)]
-    return Dataset("random", tuple(samples), tuple(str(i) for i in range(count)), None, f"random {count} {seed}")
+    return assemble("random", samples, [str(i) for i in range(count)], None)
 
 
 def exact(text: str = "u8s8-asym-pc") -> Scheme:

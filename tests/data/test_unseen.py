@@ -7,12 +7,6 @@ from taglio.data.dataset import Split, assemble, split
 from taglio.data.unseen import unseen_rows, with_unseen
 
 
-def digests_of(split_data: Split) -> tuple[list[float], list[float]]:
-    """The first value of each input, as its digest."""
-    both = (split_data.held_out.samples, split_data.calibration.samples)
-    return tuple([float(sample["x"][0]) for sample in samples] for samples in both)  # type: ignore[return-value]
-
-
 def data_of(count: int, *, labels: bool = False) -> Split:
     samples = [{"x": np.array([float(row)])} for row in range(count)]
     return split(assemble("data", samples, list(map(str, range(count))), np.arange(count) if labels else None))
@@ -21,7 +15,7 @@ def data_of(count: int, *, labels: bool = False) -> Split:
 @pytest.mark.parametrize(("count", "unseen"), [(46, 0), (48, 8), (96, 16)])
 def test_a_third_of_24_or_more_inputs_is_unseen(count: int, unseen: int) -> None:
     before = data_of(count, labels=True)
-    after = with_unseen(before, *digests_of(before))
+    after = with_unseen(before)
     assert (0 if after.unseen is None else len(after.unseen.samples)) == unseen
     assert len(after.held_out.samples) == count // 2 - unseen
     together = after.all_held_out
@@ -43,5 +37,5 @@ def test_repeated_inputs_stay_on_one_side_and_calibrated_ones_are_seen() -> None
 
 def test_both_sides_have_as_many_as_the_metric_needs() -> None:
     before = data_of(60)
-    assert with_unseen(before, *digests_of(before), 10).unseen is not None
-    assert with_unseen(before, *digests_of(before), 11) is before
+    assert with_unseen(before, 10).unseen is not None
+    assert with_unseen(before, 11) is before

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio.data.dataset import Dataset
+from taglio.data.dataset import Dataset, assemble
 from taglio.quantize.ranges import calibrate
 from tests.models import Sketch, loaded, parsed
 
 
 def dataset(*samples: dict[str, np.ndarray]) -> Dataset:
-    return Dataset("made up", samples, tuple(str(i) for i in range(len(samples))), None, "0")
+    return assemble("made up", samples, [str(i) for i in range(len(samples))], None)
 
 
 def test_extremes_are_those_of_all_samples(tmp_path: Path) -> None:

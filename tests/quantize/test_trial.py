@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from taglio.data.dataset import Dataset
+from taglio.data.dataset import Dataset, assemble
 from taglio.model import graph as graphs
 from taglio.model.graph import Block
 from taglio.model.load import Model, load
@@ -103,7 +103,7 @@ def test_token_embeddings_are_no_movement_of_their_table(tmp_path: Path) -> None
     model = load(saved(g.model(y), tmp_path))
     rng = np.random.default_rng(0)
     samples = tuple({ids: rng.integers(0, 30, (1, 6))} for _ in range(3))
-    case, reasons = tried(model, Dataset("ids", samples, ("0", "1", "2"), None, "ids"))
+    case, reasons = tried(model, assemble("ids", samples, ("0", "1", "2"), None))
     assert not reasons
     check(case)
 

@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from taglio.conformal import conformal_quantile
-from taglio.data.dataset import Dataset, Sample, Split
+from taglio.data.dataset import Dataset, Sample, Split, assemble
 from taglio.data.spec import InputSpec
 from taglio.error.model import ErrorModel
 from taglio.error.parts import whole
@@ -326,7 +326,7 @@ def _glue_node(flow: str) -> str:
 
 def _dataset(name: str, numbers: range) -> Dataset:
     samples = [{name: np.array([[number]], np.float32)} for number in numbers]
-    return Dataset("simulated", samples, tuple(map(str, numbers)), None, f"inputs from {numbers.start}")
+    return assemble("simulated", samples, [*map(str, numbers)], None)
 
 
 def _wall(runs: Sequence[float]) -> WallTime:

@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import prod
 from typing import overload
 
@@ -78,6 +77,7 @@ class Dataset:
     samples: Sequence[Sample]  # input name -> array that can be fed as it is; large datasets are read from a file
     names: tuple[str, ...]  # file name or row of each sample; "a.jpg..d.jpg" if a batch groups several
     labels: Array | None  # [samples, ...]; [samples, B, ...] if the model's batch B > 1 groups rows
+    digests: tuple[bytes, ...]  # of each sample; equal for samples that repeat each other
     sha256: str  # covers input names, dtypes, shapes, values and labels; not file names
     dropped: int = 0  # images or rows not loaded: beyond the limit, or not enough for a batch
     notes: tuple[Note, ...] = ()  # what the user should know about how the data were read
@@ -124,8 +124,15 @@ def split(
 def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
     """The samples of `dataset` at `rows`."""
     labels = None if dataset.labels is None else dataset.labels[np.asarray(rows, np.intp)]
-    samples, names = chosen(dataset.samples, map(int, rows)), [dataset.names[i] for i in rows]
-    return assemble(dataset.source, samples, names, labels, dataset.dropped, dataset.notes)
+    digests = tuple(dataset.digests[row] for row in rows)
+    return replace(
+        dataset,
+        samples=chosen(dataset.samples, map(int, rows)),
+        names=tuple(dataset.names[row] for row in rows),
+        labels=labels,
+        digests=digests,
+        sha256=content_sha256(digests, labels),
+    )
 
 
 def joined(first: Dataset, second: Dataset) -> Dataset:
@@ -139,8 +146,10 @@ def joined(first: Dataset, second: Dataset) -> Dataset:
     labels = None
     if first.labels is not None and second.labels is not None:
         labels = np.concatenate([first.labels, second.labels])
-    digest = hashlib.sha256(f"{first.sha256} {second.sha256}".encode()).hexdigest()
-    return replace(first, samples=both, names=(*first.names, *second.names), labels=labels, sha256=digest)
+    digests = (*first.digests, *second.digests)
+    sha256 = content_sha256(digests, labels)
+    names = (*first.names, *second.names)
+    return replace(first, samples=both, names=names, labels=labels, digests=digests, sha256=sha256)
 
 
 def shapes_of(sample: Sample) -> dict[str, Shape]:
@@ -233,22 +242,28 @@ def assemble(
     dropped: int = 0,
     notes: Sequence[Note] = (),
 ) -> Dataset:
-    """A dataset of these samples, with the hash of its content."""
-    digest = hashlib.sha256()
-    arrays = ((name, feed[name]) for feed in samples for name in sorted(feed))
-    for name, array in chain(arrays, [] if labels is None else [("labels", labels)]):
-        if array.dtype == object and labels is array:  # an array per sample
-            for label in array:
-                digest.update(f"{label.dtype.str} {label.shape} {label.tolist()!r}\n".encode())
-            continue
-        if array.dtype == object:  # text
-            digest.update(f"{name!r} str {array.shape} {array.tolist()!r}\n".encode())
-            continue
-        stored = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(f"{name!r} {stored.dtype.str} {array.shape}\n".encode())
-        digest.update(stored.tobytes())
+    """A dataset of these samples, which are read for the hash of its content."""
     own_samples = samples if isinstance(samples, Samples) else tuple(samples)
-    return Dataset(source, own_samples, tuple(names), labels, digest.hexdigest(), dropped, tuple(notes))
+    digests = tuple(map(_digest, own_samples))
+    sha256 = content_sha256(digests, labels)
+    return Dataset(source, own_samples, tuple(names), labels, digests, sha256, dropped, tuple(notes))
+
+
+def content_sha256(digests: Sequence[bytes], labels: Array | None) -> str:
+    """The hash of the samples with these `digests` and of their `labels`."""
+    content = hashlib.sha256(b"".join(digests))
+    for label in () if labels is None else labels:
+        content.update(_digest({"label": np.asarray(label)}))
+    return content.hexdigest()
+
+
+def _digest(sample: Sample) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(sample):
+        value = np.ascontiguousarray(sample[name])
+        digest.update(f"{name!r} {value.dtype.str} {value.shape}".encode())
+        digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
+    return digest.digest()
 
 
 def evenly(count: int, limit: int) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import read_columns, reading
-from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
+from taglio.data.dataset import LABEL_KEYS, Dataset, checked_labels, content_sha256, evenly, one_array
 from taglio.data.spec import Array
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
 from taglio.errors import BadData, one_line, plural
@@ -48,8 +48,7 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
         rows = [index * batch for index in evenly(len(file_labels) // batch, count)]
         sample_labels = [file_labels[row] if batch == 1 else np.stack(file_labels[row : row + batch]) for row in rows]
     labels = checked_labels(str(path), one_array(sample_labels), len(sample_labels))
-    labelled = assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, dataset.notes)
-    return replace(labelled, batch=dataset.batch)
+    return replace(dataset, labels=labels, sha256=content_sha256(dataset.digests, labels))
 
 
 def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:

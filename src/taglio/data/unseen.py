@@ -24,14 +24,12 @@ def unseen_rows(held_out: Sequence[Hashable], calibration: Sequence[Hashable]) -
     return [row for row, digest in enumerate(held_out) if digest in unseen_digests]
 
 
-def with_unseen(
-    data: Split, held_out: Sequence[Hashable], calibration: Sequence[Hashable], fewest_samples: int = 1
-) -> Split:
-    """`data` with a third of the held-out inputs as `unseen`, by the digests of all inputs; as it is where there are
-    too few, or where one side would have fewer than the `fewest_samples` that the metric needs."""
-    rows = unseen_rows(held_out, calibration)
-    other_rows = sorted(set(range(len(held_out))) - set(rows))
+def with_unseen(data: Split, fewest_samples: int = 1) -> Split:
+    """`data` with a third of the held-out inputs as `unseen`; as it is where there are too few, or where one side would
+    have fewer than the `fewest_samples` that the metric needs."""
+    held_out = data.held_out
+    rows = unseen_rows(held_out.digests, data.calibration.digests)
+    other_rows = sorted(set(range(len(held_out.digests))) - set(rows))
     if not rows or min(len(rows), len(other_rows)) < fewest_samples:
         return data
-    unseen = replace(part(data.held_out, rows), notes=())
-    return replace(data, held_out=part(data.held_out, other_rows), unseen=unseen)
+    return replace(data, held_out=part(held_out, other_rows), unseen=replace(part(held_out, rows), notes=()))

@@ -4,7 +4,6 @@ calibration, constant outputs, sums that saturate on this processor.
 Each is a note; nothing is refused or run here.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -25,19 +24,6 @@ _FEW, _FEW_ANSWERS = 16, 100
 _FRACTIONS = 4.0
 # Inputs that are named in one line.
 _NAMED = 4
-
-
-def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
-    """A digest per sample; equal digests mean equal inputs."""
-    sample_digests = []
-    for sample in samples:
-        digest = hashlib.blake2b(digest_size=16)
-        for name in sorted(sample):
-            value = np.ascontiguousarray(sample[name])
-            digest.update(f"{name} {value.dtype.str} {value.shape}".encode())
-            digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
-        sample_digests.append(digest.digest())
-    return tuple(sample_digests)
 
 
 def few_inputs(metric: Metric, calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[Note]:

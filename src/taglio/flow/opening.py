@@ -36,7 +36,6 @@ from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, contradicted
 from taglio.data.unseen import with_unseen
 from taglio.data.values import from_values
-from taglio.error.doubts import digests
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import RELATIVE_L2, parse_metric
 from taglio.errors import BadData, BadModel, BadOption
@@ -200,8 +199,7 @@ def open_work(setup: Setup, source: Any = None, values: InMemory = _NO_VALUES) -
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
     setup = replace(setup, run_s=setup.run_s or network.run_s)
     split_data = _shortened(read[0], setup)
-    both = digests(split_data.held_out.samples), digests(split_data.calibration.samples)
-    split_data = with_unseen(split_data, *both, fewest_samples(parse_metric(setup.metric)))
+    split_data = with_unseen(split_data, fewest_samples(parse_metric(setup.metric)))
     held_out = split_data.held_out
     feed = held_out.samples[typical(held_out.samples)[0]]
     setup, lowered = _running(setup, network, feed, held_out.source)

@@ -17,7 +17,6 @@ from taglio import weights
 from taglio.arguments import positive
 from taglio.data.dataset import Dataset, Sample, Split, chosen, covering, shapes_of, spread, typical
 from taglio.data.spec import InputSpec, Shape
-from taglio.error.doubts import digests
 from taglio.error.judge import judge_of
 from taglio.error.loss import Bound, Metric, parse_metric
 from taglio.error.measure import ErrorMeter
@@ -180,10 +179,11 @@ class Work:
         held_out = self.data.held_out
         return self.kept.once(("parts", held_out.sha256), lambda: find_parts(self.model, held_out.samples))
 
-    @cached_property
+    @property
     def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """A digest of every calibration and every held-out input, unseen ones last; equal for equal inputs."""
-        return digests(self.data.calibration.samples), digests(self.data.all_held_out.samples)
+        unseen = () if self.data.unseen is None else self.data.unseen.digests
+        return self.data.calibration.digests, (*self.data.held_out.digests, *unseen)
 
     def within(self, seconds: float) -> Effort:
         """What `seconds` of running allow to measure of this model."""
