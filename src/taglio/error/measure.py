@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from taglio.error.compared import as_array
-from taglio.error.judge import Judge, TaskJudge
+from taglio.error.judge import TaskJudge
 from taglio.error.loss import Metric
 from taglio.error.parts import OutputParts, whole
 from taglio.error.switchable import Switchable
@@ -99,18 +99,16 @@ class ErrorMeter:
             self.measured[forms] = Evidence(assignment, tally.judged(self._limit), float(finite(tally.value())), l2)
         return self.measured[forms]
 
-    def tally(self, assignment: Assignment) -> Tally:
+    def tally(self, assignment: Assignment, *, watched: bool = True) -> Tally:
         """The tally of the outputs with `assignment` quantised."""
-        tally = Tally(self._parts, self.measure, watched=True)
+        tally = Tally(self._parts, self.measure, watched=watched)
         for sample, reference in zip(self._samples, self.references, strict=True):
             tally.add(reference, self._switchable.run(assignment, sample))
         return tally
 
     def read(self, assignment: Assignment) -> ErrorReading:
         """One evaluation for the study."""
-        tally = Tally(self._parts, self.measure)
-        for sample, reference in zip(self._samples, self.references, strict=True):
-            tally.add(reference, self._switchable.run(assignment, sample))
+        tally = self.tally(assignment, watched=False)
         return ErrorReading(tally.l2(), tally.losses())
 
 
@@ -118,7 +116,7 @@ def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, e
     """`measure` with the float model's own value in each metric. `references` gives the float model's outputs, sample
     by sample, for metrics that need them. Raises BadData for outputs and labels that a task cannot use and, if they are
     of `every` held-out input, for those with which any model would agree, or none."""
-    judges = [measure.judge, *(judge for _, judge in measure.others)]
+    judges = measure.judges
     if not any(judges):
         return measure
     evidence: list[list[Any]] = [[] for _ in judges]
@@ -127,19 +125,10 @@ def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, e
             if judge is not None:
                 kept.append(judge.evidence(index, outputs, outputs))
 
-    def with_float_value(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
-        labelled = isinstance(judge, TaskJudge) and judge.labelled
+    for judge, kept in zip(judges, evidence, strict=True):
         if every and isinstance(judge, TaskJudge):
             judge.refuse_useless(judge.value(kept))
-        if judge is None or not (labelled or metric.own):
-            return metric
-        return replace(metric, float_value=judge.value(kept), labelled=labelled)
-
-    bounds = tuple(
-        (replace(bound, metric=with_float_value(bound.metric, judge, kept)), judge)
-        for (bound, judge), kept in zip(measure.others, evidence[1:], strict=True)
-    )
-    return Measure(with_float_value(measure.metric, measure.judge, evidence[0]), measure.judge, bounds)
+    return measure.relative_to(evidence)
 
 
 def refuse_missing(name: str, values: Iterable[np.ndarray]) -> None:

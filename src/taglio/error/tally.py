@@ -10,7 +10,7 @@ import numpy as np
 
 from taglio.error.compared import as_array, comparable, resized, unequal, union
 from taglio.error.information import Watch
-from taglio.error.judge import Judge, fewest_samples, judge_of
+from taglio.error.judge import Judge, TaskJudge, fewest_samples, judge_of
 from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, Bound, Metric
 from taglio.error.parts import OutputParts, whole
 from taglio.error.upper_end import mean_end
@@ -49,6 +49,26 @@ class Measure:
     judge: Judge | None = None
     others: tuple[tuple[Bound, Judge | None], ...] = ()
 
+    @property
+    def judges(self) -> tuple[Judge | None, ...]:
+        """The judge of the metric, and those of the further metrics."""
+        return self.judge, *(judge for _, judge in self.others)
+
+    def relative_to(self, evidence: Sequence[Sequence[Any]]) -> "Measure":
+        """The same with the float model's own value in each metric, from the evidence of each of `judges`."""
+
+        def with_value(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
+            labelled = isinstance(judge, TaskJudge) and judge.labelled
+            if judge is None or not (labelled or metric.own):
+                return metric
+            return replace(metric, float_value=judge.value(kept), labelled=labelled)
+
+        others = tuple(
+            (replace(bound, metric=with_value(bound.metric, judge, kept)), judge)
+            for (bound, judge), kept in zip(self.others, evidence[1:], strict=True)
+        )
+        return Measure(with_value(self.metric, self.judge, evidence[0]), self.judge, others)
+
 
 class Tally:
     """Losses of one set of changed outputs against the reference, sample by sample.
@@ -66,13 +86,13 @@ class Tally:
         self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
         metric = metric or RELATIVE
         measure = metric if isinstance(metric, Measure) else Measure(metric, judge_of(metric, self._parts.outputs))
-        self._metric, self._judge, self._others = measure.metric, measure.judge, measure.others
+        self._measure, self._metric, self._judge = measure, measure.metric, measure.judge
         count = len(self._parts.parts)
         # By sample, each [parts]: ‖ŷ − y‖², ‖y‖², y · (ŷ − y); if not float, the numbers of unequal and of all values.
         self._rows: list[np.ndarray] = []
         self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
-        self._evidence: list[list[Any]] = [[] for _ in range(1 + len(self._others))]
+        self._evidence: list[list[Any]] = [[] for _ in measure.judges]
         self._loss_per_part: np.ndarray | None = None
         self.ragged = Counter[str]()
         self._watches = [Watch() for _ in range(count)] if watched else []
@@ -97,8 +117,7 @@ class Tally:
                 self._sizes[index] = a.size
                 if self._watches:
                     self._watches[index].add(a, b)
-        judges = (self._judge, *(judge for _, judge in self._others))
-        for kept, judge in zip(self._evidence, judges, strict=True):
+        for kept, judge in zip(self._evidence, self._measure.judges, strict=True):
             if judge is not None:
                 kept.append(judge.evidence(len(self._rows), reference, changed))
         self._rows.append(row)
@@ -183,7 +202,7 @@ class Tally:
     def others(self) -> tuple[OtherLoss, ...]:
         """Losses of the further metrics that have limits."""
         losses = []
-        for index, ((bound, judge), evidence) in enumerate(zip(self._others, self._evidence[1:], strict=True)):
+        for index, ((bound, judge), evidence) in enumerate(zip(self._measure.others, self._evidence[1:], strict=True)):
             loss = float(self._losses(bound.metric, judge, evidence).max())
             if bound.metric.worst_input:
                 loss = max(self._of_row(row).others()[index].loss for row in range(len(self._rows)))
@@ -197,7 +216,7 @@ class Tally:
         value = self.value()
         if self.lost():
             return inf
-        pairs = zip(self._others, self.others(), strict=True)
+        pairs = zip(self._measure.others, self.others(), strict=True)
         share = max((bound.share(other.loss) for (bound, _), other in pairs), default=0.0)
         if share <= 1.0:
             return value
@@ -240,7 +259,7 @@ class Tally:
         """The tally of the samples at `rows` alone, under `measure` if losses are relative to what the float model has
         on them (`measure_on`). Information counts as lost if it is over all samples; further metrics that need more
         samples than these are left out."""
-        measure = measure or Measure(self._metric, self._judge, self._others)
+        measure = measure or self._measure
         pairs = zip(measure.others, self._evidence[1:], strict=True)
         usable = [(other, kept) for other, kept in pairs if fewest_samples(other[0].metric) <= len(rows)]
         tally = Tally(self._parts, replace(measure, others=tuple(other for other, _ in usable)))
@@ -253,17 +272,7 @@ class Tally:
     def measure_on(self, rows: Sequence[int]) -> Measure:
         """Of the float model's tally: the measure whose losses are relative to its own values on the samples at
         `rows`."""
-
-        def on_rows(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
-            if judge is None or not (metric.labelled or metric.own):
-                return metric
-            return replace(metric, float_value=judge.value([kept[row] for row in rows]))
-
-        bounds = tuple(
-            (replace(bound, metric=on_rows(bound.metric, judge, kept)), judge)
-            for (bound, judge), kept in zip(self._others, self._evidence[1:], strict=True)
-        )
-        return Measure(on_rows(self._metric, self._judge, self._evidence[0]), self._judge, bounds)
+        return self._measure.relative_to([[kept[row] for row in rows] if kept else [] for kept in self._evidence])
 
     def by_input(self) -> np.ndarray | None:
         """The largest loss over parts of every sample, shape [samples], `RUINED` if not finite; None for a metric that
@@ -274,7 +283,7 @@ class Tally:
 
     def _of_row(self, row: int) -> "Tally":
         """The tally of one sample alone."""
-        bounds = tuple((replace(bound, metric=_pooled(bound.metric)), judge) for bound, judge in self._others)
+        bounds = tuple((replace(bound, metric=_pooled(bound.metric)), judge) for bound, judge in self._measure.others)
         return self.only([row], Measure(_pooled(self._metric), self._judge, bounds))
 
     def end(self, groups: Sequence[int], probability: float) -> float | None:
