@@ -36,13 +36,9 @@ def unusable(
 ) -> dict[str, str]:
     """The candidate blocks of `graph` that cannot be int8 under `scheme` as `builder` writes them, each with the
     reason. `feed` is one sample, which the float model runs."""
-    reasons = _by_range(graph, builder.fusing(fuses=False), scheme)
-    _, whole, anchor, *_ = precisions(scheme)
-    for form in (whole, anchor):
-        blocks = [block for block in graph.candidates() if block.name not in reasons and form.fits(block)]
-        if blocks:
-            reasons |= culprits(blocks, _trial(builder, form, feed, options))
-    return reasons
+    reasons, whole = _by_range(graph, builder.fusing(fuses=False), scheme), precisions(scheme)[1]
+    blocks = [block for block in graph.candidates() if block.name not in reasons]
+    return reasons | (culprits(blocks, _trial(builder, whole, feed, options)) if blocks else {})
 
 
 def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str]) -> dict[str, str]:
