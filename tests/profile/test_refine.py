@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from taglio.flow.workspace import reopen_profiled
+from taglio.profile.busy import doubt
 from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine, refine_near
 from taglio.profile.result import Profile, WholeRun
@@ -76,4 +77,4 @@ def test_runs_of_a_busy_machine_put_the_refined_profile_in_doubt(
     timed = {FLOAT_RUN: replace(refined(tiny_staged, {}, monkeypatch)[1][FLOAT_RUN], others=0.4)}
     runs: dict[str, tuple[Assignment, Timed]] = {name: ({}, timing) for name, timing in timed.items()}
     newer = refine(work.model, work.graph, profile, runs, near={})
-    assert newer.conditions.others == 0.4 and "other programs used 40%" in str(newer.conditions.doubt())
+    assert newer.conditions.others == 0.4 and "other programs used 40%" in str(doubt(newer.conditions.others))

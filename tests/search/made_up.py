@@ -32,7 +32,7 @@ def chain(blocks: int = 12, upper_log: float = 0.3) -> tuple[Graph, Profile, Err
 def paying(profile: Profile) -> Profile:
     """The profile as if every block took 1 ms in float, and half of that in any other form."""
     blocks = tuple(replace(each, seconds=1e-3 if each.precision == FLOAT32.name else 5e-4) for each in profile.blocks)
-    glue = tuple(each.times(0.0, 0.0) for each in profile.glue)
+    glue = tuple(each.times(0.0) for each in profile.glue)
     return replace(profile, blocks=blocks, glue=glue, overhead_s=0.0)
 
 

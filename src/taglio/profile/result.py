@@ -18,7 +18,6 @@ from statistics import median
 
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
-from taglio.profile.busy import doubt
 from taglio.profile.machine import Machine
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, form_of
@@ -49,16 +48,15 @@ class Glue:
     dequantize_s: float
     convert_s: float = 0.0
 
-    def times(self, still: float, changes: float) -> "Glue":
-        """The same with the seconds without type changes multiplied by `still`, and those of type changes by
-        `changes`."""
-        return replace(
-            self,
-            float_s=still * self.float_s,
-            int8_s=still * self.int8_s,
-            quantize_s=changes * self.quantize_s,
-            dequantize_s=changes * self.dequantize_s,
-            convert_s=changes * self.convert_s,
+    def times(self, factor: float) -> "Glue":
+        """The same with all times multiplied by `factor`."""
+        return Glue(
+            self.flow,
+            factor * self.float_s,
+            factor * self.int8_s,
+            factor * self.quantize_s,
+            factor * self.dequantize_s,
+            factor * self.convert_s,
         )
 
 
@@ -95,10 +93,6 @@ class Conditions:
     waking_s: float = 0.0
     shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     others: float = 0.0
-
-    def doubt(self) -> str | None:
-        """One line if the machine was busy while the times were taken, or None."""
-        return doubt(self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +151,7 @@ def in_components(profile: Profile) -> Profile:
 
 def scaled(profile: Profile, factor: float) -> Profile:
     """The profile with all times multiplied by `factor`: an assumption about another device."""
-    glue = tuple(flow_glue.times(factor, factor) for flow_glue in profile.glue)
+    glue = tuple(flow_glue.times(factor) for flow_glue in profile.glue)
     blocks = tuple(replace(block_time, seconds=factor * block_time.seconds) for block_time in profile.blocks)
     conditions = replace(profile.conditions, waking_s=factor * profile.conditions.waking_s)
     return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s, conditions=conditions)

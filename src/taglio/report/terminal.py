@@ -21,6 +21,7 @@ from taglio.flow.promise import Checked, Verdict
 from taglio.flow.result import Delivered
 from taglio.notes import Note
 from taglio.plan.result import Plan
+from taglio.profile.busy import doubt
 from taglio.report import answer, blocks, built, page, placement, predicted_error, predicted_time, remarks, ways
 from taglio.report.console import say, show
 from taglio.report.material import Material
@@ -187,8 +188,8 @@ def profile(material: Material) -> None:
     result = material.profile
     show([*blocks.ranked(material), *predicted_time.unseen_runs(result)])
     say(f"scheme {result.scheme}; 9 of 10 times are expected within {percent(result.interval_ratio)} of the prediction")
-    if doubt := result.conditions.doubt():
-        say(f"Note: {doubt}")
+    if line := doubt(result.conditions.others):
+        say(f"Note: {line}")
 
 
 def error(error_model: ErrorModel) -> None:

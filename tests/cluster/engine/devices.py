@@ -166,7 +166,7 @@ def made_up_times(out: Path) -> None:
     made_up = replace(
         known,
         blocks=tuple(replace(each, seconds=2e-5 if each.precision == "float32" else 1e-5) for each in known.blocks),
-        glue=tuple(each.times(0.0, 0.0) for each in known.glue),
+        glue=tuple(each.times(0.0) for each in known.glue),
         overhead_s=2e-5,
         conditions=replace(known.conditions, waking_s=5e-5),
     )

@@ -72,7 +72,7 @@ def case(seed: int, labellings: int) -> tuple[Workload, Cluster]:
     profiles = {}
     for device, speed in zip(devices.devices, (1.0, rng.choice((2, 3)), rng.choice((4, 10))), strict=True):
         blocks = tuple(replace(b, seconds=b.seconds / speed * rng.uniform(0.8, 1.25)) for b in profile.blocks)
-        glue = tuple(each.times(1.0 / speed, 1.0 / speed) for each in profile.glue)
+        glue = tuple(each.times(1.0 / speed) for each in profile.glue)
         overhead_s = profile.overhead_s / speed + (waking_s if device.name != devices.start else 0.0)
         profiles[device.name] = replace(profile, blocks=blocks, glue=glue, overhead_s=overhead_s)
     bounds = None if limits.max_error is None else noise_limits(error, limits.max_error, 1.0)
