@@ -165,17 +165,15 @@ def unlike_calibration(
     )
 
 
-def saturating_sums(scheme: Scheme, saturates: bool, elsewhere: str = "") -> Note | None:
-    """A note if int8 sums may saturate on this processor, or on the one called `elsewhere`, where the model was
-    profiled."""
-    if not scheme.may_saturate or not (saturates or elsewhere):
+def saturating_sums(scheme: Scheme, saturates: bool) -> Note | None:
+    """A note if int8 sums may saturate on this processor."""
+    if not scheme.may_saturate or not saturates:
         return None
-    where = "this processor" if saturates else f"the model was profiled on {elsewhere}, which"
-    products = "s8×s8" if scheme.signed and not scheme.reduced_range else "u8×s8"
+    products = "s8×s8" if scheme.signed else "u8×s8"
     return Note(
         Kind.SATURATION,
-        f"{where} has no VNNI: sums of {products} products saturate at 16 bits{'' if saturates else ' there'}; "
-        f"with the 7-bit weights of {scheme.narrow} they fit",
+        f"this processor has no VNNI: sums of {products} products saturate at 16 bits; with the 7-bit weights of "
+        f"{scheme.narrow} they fit",
     )
 
 

@@ -91,10 +91,8 @@ def error_model(
     measured = measure(work.graph, precisions(scheme), meter, budget, work.setup.seed, work.progress)
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
-    machine = profile.conditions.machine
-    elsewhere = machine.processor if machine.lacks_vnni else ""
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
-    saturation = saturating_sums(scheme, saturates, elsewhere)
+    saturation = saturating_sums(scheme, saturates)
     notes = (*doubts(work, meter.measure, meter.references), *filter(None, [not_float(everything), saturation]))
     return replace(result, notes=notes, parts=everything.parts(), study=study)
 
