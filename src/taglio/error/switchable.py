@@ -20,7 +20,7 @@ from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
 from taglio.model.derived import add_flags, empty_like
 from taglio.model.graph import Block, Graph
-from taglio.quantize.keep_float import MICROSOFT
+from taglio.quantize.keep_float import import_domains
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
@@ -114,8 +114,7 @@ def switchable_graph(graph: Graph, builder: QdqBuilder, switches: Sequence[FormS
             target.node.append(node)
     target.initializer.extend(initializers[name] for name in outer if name in initializers)
     target.initializer.extend(pool.values())
-    if MICROSOFT not in {opset.domain for opset in out.opset_import}:  # branches may hold ONNX Runtime's own operators
-        out.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    import_domains(out)
     return out
 
 

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx
 from onnx import helper
 
-from taglio.model.captures import ahead, readers, writers
+from taglio.model.captures import ahead, operators, readers, writers
 from taglio.model.operators import MOVEMENT
 
 MICROSOFT = "com.microsoft"
@@ -66,9 +66,9 @@ def keep_float(nodes: list[onnx.NodeProto], own: Collection[str], outputs: Colle
 
 
 def import_domains(proto: onnx.ModelProto) -> None:
-    """Import, in place, the domain of the operators that `keep_float` may have added to `proto`."""
+    """Import, in place, the domain of ONNX Runtime's own operators if `proto` has some."""
     declared = {entry.domain for entry in proto.opset_import}
-    if MICROSOFT not in declared and any(node.domain == MICROSOFT for node in proto.graph.node):
+    if MICROSOFT not in declared and any(node.domain == MICROSOFT for node in operators(proto)):
         proto.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
 

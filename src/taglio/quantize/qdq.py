@@ -19,7 +19,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from taglio import weights
-from taglio.errors import BadOption, CannotQuantize
+from taglio.errors import CannotQuantize
 from taglio.model.captures import node_inputs, rename_inputs, writers
 from taglio.model.derived import with_nodes
 from taglio.model.graph import Block, Graph
@@ -90,10 +90,8 @@ class QdqBuilder:
         `wire` maps (tensor, reading block) to the scheme in which a float tensor travels to that block; "" is the
         caller. These blocks read the tensor through a pair, as it arrives.
         """
-        names = {block.name for block in self.graph.blocks}
         for name in assignment:
-            if name not in names:
-                raise BadOption(f'no block "{name}" among {len(names)}: `taglio inspect` lists them')
+            self.graph.block(name)  # refuses an unknown one
         emitter = self.emitter(wire)
         for block in self.graph.blocks:
             precision = assignment.get(block.name, FLOAT32)
