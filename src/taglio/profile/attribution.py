@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from taglio.model.captures import node_inputs
+from taglio.model.captures import node_inputs, readers, writers
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 
@@ -40,7 +40,7 @@ class Attributor:
         owner = {name: block.name for block in graph.blocks for name in block.operators}
         nodes = model.proto.graph.node
         self._producer_block = {name: owner[node.name] for node in nodes for name in node.output if name}
-        self._producer = {name: node for node in nodes for name in node.output if name}
+        self._producer = writers(nodes)
         self._node_block = owner
         self._tensors = set(self._producer) | {spec.name for spec in model.inputs}
         self._initializers = {tensor.name for tensor in model.proto.graph.initializer}
@@ -48,11 +48,7 @@ class Attributor:
 
     def attribute(self, optimized: onnx.ModelProto, kernels: Mapping[str, float]) -> Attribution:
         """Attribute `kernels` (seconds by node name) of the graph `optimized` to blocks and tensors."""
-        produced = {name: node for node in optimized.graph.node for name in node.output}
-        consumers: dict[str, list[onnx.NodeProto]] = {}
-        for node in optimized.graph.node:
-            for name in node.input:
-                consumers.setdefault(name, []).append(node)
+        produced, consumers = writers(optimized.graph.node), readers(optimized.graph.node)
         blocks, tensors = defaultdict[str, float](float), defaultdict[str, float](float)
         orphans_s = 0.0
         for node in optimized.graph.node:
