@@ -17,7 +17,7 @@ from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
-from taglio.profile.effort import MIXES, Effort
+from taglio.profile.effort import Effort
 from taglio.profile.fit import MeasuredRun, fit, left_out, with_forms
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
@@ -31,8 +31,6 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.session import runtime_version
 
 _FEWEST_MIXES = 3
-# The budget is for this many different runs; a model of one or two blocks has fewer, and its mixes repeat them.
-_DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
 # Value of covering a state once more, by how often it is covered already; the last also for more.
 _WORTH = (1.0, 0.4, 0.1, 0.0)
@@ -58,10 +56,9 @@ def profile(
     count = max(_FEWEST_MIXES, min(effort.mixes, effort.models() - len(pure)))
     mixes = covering_mixes(graph, choices, count, seed)
     assignments: dict[str, Assignment] = {**pure, **mixes}
-    distinct = {tuple((block, form.name) for block, form in mix.items()) for mix in assignments.values()}
     timings = stopwatch.time(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
-        replace(effort, budget_s=effort.budget_s * min(1.0, len(distinct) / _DIFFERENT)),
+        effort,
         kernels=True,
     )
     # OpenVINO fails on a few mixes of some models; the others cover nearly as much.
