@@ -11,7 +11,7 @@ import pytest
 import taglio as package
 from taglio.confirm.bench import Bench
 from taglio.error.measure import ErrorMeter
-from taglio.flow import confirm, deliver
+from taglio.flow import confirm, result
 from taglio.profile.stopwatch import Stopwatch
 from taglio.search import search
 from tests.end_to_end.command import SCHEME, Case, taglio
@@ -25,7 +25,7 @@ PLACES: tuple[tuple[Any, str], ...] = (
     (Bench, "opening"),
     (search, "make_plan"),
     (confirm, "write"),
-    (deliver, "write"),
+    (result, "write"),
 )
 
 
