@@ -83,7 +83,6 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, pl
         model.sha256,
         profile.conditions,
         str(DEFAULT_SCHEME),
-        (),
         0.01,
         "optimal",
         0.0,

@@ -125,11 +125,17 @@ def build(folder: Path, *, samples: bool = True, progress: Progress | None = Non
 
 
 def build_for_limit(
-    folder: Path, *, samples: bool = True, progress: Progress | None = None, **limits: Bounds
+    folder: Path,
+    *,
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
+    samples: bool = True,
+    progress: Progress | None = None,
 ) -> tuple[Result, Manifest, Delivered]:
-    """Replace what `optimize` delivered by the fastest plan for other `limits` (`max_error`, `min_score`, `max_drop`),
-    from what it measured; those that are not given stay. Raises Infeasible if no plan keeps them."""
-    wanted = user_limits(**limits)
+    """Replace what `optimize` delivered by the fastest plan for other limits, from what it measured;
+    those that are not given stay. Raises Infeasible if no plan keeps them."""
+    wanted = user_limits(max_error, min_score, max_drop)
     with changing(folder) as draft:
         result = for_another_limit(draft, wanted, progress)
         return result, *write(draft, result, with_samples=samples)
