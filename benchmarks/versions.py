@@ -13,8 +13,9 @@ python benchmarks/versions.py --other /path/to/bin/python [--cases digits,magika
 import argparse
 import json
 import shutil
+import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp, fsum, log
 from pathlib import Path
 
@@ -27,11 +28,23 @@ from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
 from taglio.deploy.write import read_samples, write_opened, write_source
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.session import RUNTIMES
 from taglio.scratch import scratch
 from told import NETWORKS
 
 OTHER, THIS = "other", "this"
+# Run by the code of 28 November: a component in OpenVINO's format, with its marks of bfloat16.
+_IN_BFLOAT16 = """
+import json, sys
+from pathlib import Path
+import openvino
+from taglio.runtimes.openvino import _core, marked
+from taglio.runtimes.openvino_fusions import read_fused
+path, written, tensors = Path(sys.argv[1]), Path(sys.argv[2]), json.load(sys.stdin)
+model = marked(path, written.parent).read(tensors) if tensors else read_fused(_core(), str(path))
+openvino.serialize(model, str(written), str(written.with_suffix(".bin")))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +70,27 @@ class Row:
     gain: Speedup
 
 
-def delivered(out: Path, folder: Path, threads: int) -> Path:
-    """The result in `out` as a delivered folder; the code of 28 November wrote none, and gets one in `folder`."""
+def delivered(out: Path, folder: Path, threads: int, python: str) -> Path:
+    """The result in `out` as a delivered folder; the code of 28 November, in the environment of `python`, wrote none,
+    and gets one in `folder`."""
     if (out / "deploy").exists():
         return out / "deploy"
     (piece,) = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
     path, runtime = out / "components" / piece["file"], piece["runtime"]
-    if runtime not in RUNTIMES:
-        raise RuntimeError(f"{out.name}: bfloat16 as that code had it, in {runtime}, is not delivered any more")
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value.name for value in graph.input if value.name not in weights]
     where = SessionOptions(threads, runtime=runtime)
-    write_opened(folder, path, inputs, [value.name for value in graph.output], where)
+    if runtime in RUNTIMES:
+        write_opened(folder, path, inputs, [value.name for value in graph.output], where)
+        return folder
+    # In bfloat16, all of it or the tensors that are named, as that code opened it.
+    write_opened(folder, path, inputs, [value.name for value in graph.output], replace(where, runtime=OPENVINO))
+    (part,) = json.loads((folder / verify.MANIFEST).read_text())["components"]
+    named = json.dumps(piece["bfloat16"])
+    subprocess.run([python, "-I", "-c", _IN_BFLOAT16, path, folder / part["model"]], input=named, text=True, check=True)
+    settings = folder / part["settings"]
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | piece["properties"]))
     return folder
 
 
@@ -88,7 +109,7 @@ def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> 
     )
     with scratch() as source, scratch() as other:
         write_source(source, paths(CASES[name])[0], manifest["inputs"], manifest["outputs"], options.threads)
-        folders = {THIS: outs[THIS] / "deploy", OTHER: delivered(outs[OTHER], other, options.threads)}
+        folders = {THIS: outs[THIS] / "deploy", OTHER: delivered(outs[OTHER], other, options.threads, options.other)}
         with Bench(read_samples(folders[THIS])) as race:
             run_s = runs[THIS][1]["float32"]["latency_s"]
             over_float = {

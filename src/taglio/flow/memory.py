@@ -15,11 +15,11 @@ from taglio.errors import BadOption
 from taglio.memory import size_text, used_bytes
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.profile.effort import MIXES
+from taglio.profile.effort import MOST_MIXES
 from taglio.weights import listed_bytes, weight_bytes
 
 # Sessions timed side by side if memory allows: those of a profile.
-_SESSIONS = MIXES + 3
+_SESSIONS = MOST_MIXES + 3
 # What the runtimes, the solver and the tables of later stages take.
 _LIBRARIES_BYTES = 200_000_000
 

@@ -7,7 +7,7 @@ from taglio.arguments import number
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.lab.work import Work, require_own
-from taglio.profile.effort import MIXES
+from taglio.profile.effort import MOST_MIXES
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
 from taglio.profile.waking import with_waking
@@ -45,7 +45,7 @@ def profile_model(
     return with_waking(next(iter(profiles(screened.work, [screened.home], screened.scheme).values())))
 
 
-def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MIXES) -> dict[str, Profile]:
+def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MOST_MIXES) -> dict[str, Profile]:
     """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all-int8: then
     the other places are planned in, or ONNX Runtime, where every block was tried."""
     profiles_by_place: dict[str, Profile] = {}
@@ -58,7 +58,7 @@ def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MI
     return profiles_by_place or {NAME: profile_as(work.in_place(NAME), scheme, mixes)}
 
 
-def profile_as(work: Work, scheme: Scheme, mixes: int = MIXES) -> Profile:
+def profile_as(work: Work, scheme: Scheme, mixes: int = MOST_MIXES) -> Profile:
     """The profile under a scheme that was already chosen and tried, from at most so many random `mixes`."""
     effort = replace(work.within(work.budget.profile_s), mixes=mixes)
     return measure(work.builder(scheme), work.graph, scheme, work.stopwatch, effort, seed=work.setup.seed)

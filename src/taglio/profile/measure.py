@@ -17,14 +17,14 @@ from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
-from taglio.profile.effort import Effort
+from taglio.profile.effort import MIXES, MOST_MIXES, Effort
 from taglio.profile.fit import MeasuredRun, fit, left_out, with_forms
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.stopwatch import Stopwatch, Timed
 from taglio.quantize.effective import effective
 from taglio.quantize.mixes import random_mixes
-from taglio.quantize.precision import Assignment, Precision, form_of, precisions
+from taglio.quantize.precision import BFLOAT16, Assignment, Precision, form_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -49,11 +49,12 @@ def profile(
     seed: int = 0,
 ) -> Profile:
     """The profile of the blocks of `graph` on this machine, from interleaved runs of float, all int8, all int8 anchors,
-    and up to `effort.mixes` random mixes: fewer if the model is slow or takes long to open. Raises MeasurementFailed if
-    float or a pure form does not run, or most mixes do not."""
+    and up to `effort.mixes` random mixes: half as many without bfloat16, fewer if the model is slow or takes long to
+    open. Raises MeasurementFailed if float or a pure form does not run, or most mixes do not."""
     choices = precisions(scheme, stopwatch.options.runtime)
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
-    count = max(_FEWEST_MIXES, min(effort.mixes, effort.models() - len(pure)))
+    most = min(effort.mixes, MOST_MIXES if BFLOAT16 in choices else MIXES)
+    count = max(_FEWEST_MIXES, min(most, effort.models() - len(pure)))
     mixes = covering_mixes(graph, choices, count, seed)
     assignments: dict[str, Assignment] = {**pure, **mixes}
     timings = stopwatch.time(

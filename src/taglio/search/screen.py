@@ -14,7 +14,7 @@ from taglio.lab.work import Work
 from taglio.model.exact import saturating_products
 from taglio.model.graph import Graph
 from taglio.notes import Kind, Note
-from taglio.profile.effort import MIXES
+from taglio.profile.effort import MOST_MIXES
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
@@ -48,7 +48,7 @@ class Screened:
     places: Places
     forms: tuple[Measurement, ...] = ()
     profile: Profile | None = None
-    mixes: int = MIXES
+    mixes: int = MOST_MIXES
     why: Note | None = None
     note: Note | None = None
 
@@ -99,7 +99,7 @@ def screen(
         if all(whys):
             return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])
     mixes = int(work.budget.opening_s / max(result.opening_s for result in near))
-    screened = replace(screened, mixes=min(MIXES, mixes))
+    screened = replace(screened, mixes=min(MOST_MIXES, mixes))
     return screened if wanted is not None else _with_scheme(screened, kept)
 
 
