@@ -39,7 +39,7 @@ def reused(folder: Path) -> int:
 def test_a_second_run_reuses_the_errors_and_says_so(tiny: Case, out: Path) -> None:
     error = artifact.load(out / "error.json", "error", ErrorModel)
     ran = quick(tiny, out, *STUDIED, "--max-error", "80%", "--verbose")
-    assert f"{error.evaluations} errors of blocks measured in the run before were used again" in ran.out
+    assert f"reused {error.evaluations} errors of blocks from the previous run" in ran.out
     again = artifact.load(out / "error.json", "error", ErrorModel)
     assert (again.alone, again.subsets) == (error.alone, error.subsets)
 

@@ -67,7 +67,7 @@ def test_a_slow_model_is_optimised_in_few_runs(residuals: int, runs: Counter[str
     assert runs.total() <= MOST_RUNS, f"{runs}: {table.stage_seconds}"
     assert (table.calibration_samples, table.held_out_samples) == (3, 3)
     told = " ".join(map(str, table.notes))
-    assert "a run takes 20 s: 3 of 12 samples calibrate, and errors are measured on 3 of 12" in told
+    assert "a run takes 20 s, so 3 of 12 samples are used for calibration, and 3 of 12 to measure errors" in told
     assert "a run takes 20 s: schemes were not compared" in told
 
 

@@ -45,7 +45,7 @@ def test_ctrl_c_in_the_search_delivers_the_best_so_far(few_digits: Case, tmp_pat
     table = result.table
     assert table is not None and table.interrupted
     assert table.plan.holds(0.05)
-    assert any("the search was stopped before it was done" in note.text for note in table.notes)
+    assert any("the search was stopped early" in note.text for note in table.notes)
     result.save(tmp_path / "out")
     assert (tmp_path / "out" / "deploy" / "model.onnx").exists()
     assert taglio.load(tmp_path / "out").table == table

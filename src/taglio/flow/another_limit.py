@@ -71,11 +71,11 @@ def _outcome_in(folder: Path) -> Outcome:
     outcome = workspace.load_if_present(folder, OUTCOME, Outcome)
     if outcome is None:
         raise BadArtifact(
-            f"{folder / OUTCOME}.json: is missing, and another limit needs what taglio optimize measured: run it, or "
-            "taglio plan with this limit and then taglio build without one"
+            f"{folder / OUTCOME}.json: is missing, and a new limit needs what taglio optimize measured: run optimize, "
+            "or taglio plan with this limit and then taglio build without one"
         )
     if outcome.rate is not None:
-        raise BadOption("this plan was chosen for a rate, which no race of runs confirms: run taglio optimize again")
+        raise BadOption("this plan was chosen for a rate, not for latency: run taglio optimize with the new limit")
     return outcome
 
 

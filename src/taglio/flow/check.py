@@ -95,7 +95,7 @@ def check(
 
 def _record(folder: Path) -> _Record:
     if not (folder / f"{PLAN}.json").exists():
-        raise BadArtifact(f"{folder}: no workspace of a result: give the directory that taglio optimize wrote (-o)")
+        raise BadArtifact(f"{folder}: not a workspace with a plan: give the directory that taglio optimize wrote (-o)")
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
     sha256, delivered = plan.model_sha256, described(folder / DEPLOY)
     profile = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
@@ -139,10 +139,10 @@ def _opened(record: _Record) -> tuple[verify.DeployedModel | None, Promise]:
         holds = Promise("settings", "read back", "the same", Verdict.HOLDS)
         return verify.DeployedModel(record.delivered.folder), holds
     except verify.Changed as error:
-        return None, Promise("settings", "read back", one_line(error), Verdict.BROKEN, "it may answer otherwise")
+        return None, Promise("settings", "read back", one_line(error), Verdict.BROKEN, "answers may differ")
     except Exception as error:  # of any kind: it is a runtime's
         problem = f"cannot be opened: {one_line(error, 200)}"
-        return None, Promise("settings", "read back", problem, Verdict.BROKEN, "install the versions of then")
+        return None, Promise("settings", "read back", problem, Verdict.BROKEN, "install the earlier versions")
 
 
 def _work(record: _Record, data: Path | None) -> tuple[Work | None, str]:
@@ -169,7 +169,7 @@ def _samples(record: _Record, *, same_platform: bool) -> list[Promise]:
     try:
         report = verified(record.delivered.folder, folder)
     except MeasurementFailed as error:
-        return [Promise("samples", "answered", one_line(error), Verdict.BROKEN, "install the versions of then")]
+        return [Promise("samples", "answered", one_line(error), Verdict.BROKEN, "install the earlier versions")]
     off = f"{report.distance:.1e} off"
     verdict = Verdict.HOLDS if not report.problems else Verdict.BROKEN if same_platform else Verdict.REPORTED
     rows = [Promise("samples", f"within {verify.TOLERANCE:.0e}", off, verdict, next(iter(report.problems), ""))]
@@ -198,7 +198,7 @@ def _error(
     except Exception as error:  # of any kind: it is a runtime's, or of files that do not fit each other
         problem = f"cannot be run: {one_line(error, 200)}"
         return Promise(
-            "error", before, problem, Verdict.BROKEN, "run taglio build again, or install the versions of then"
+            "error", before, problem, Verdict.BROKEN, "run taglio build again, or install the earlier versions"
         )
     if new or then is None:
         low, high = answers.error_lower, answers.error_upper

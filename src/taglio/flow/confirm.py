@@ -31,8 +31,8 @@ from taglio.ways.result import Rate
 _INPUTS_S, _MOST_INPUTS = 1.0, 8
 # Runs of a few openings of a winner, float and the source.
 _FEW_RUNS = 30
-# A gain by simplifying the graph that is told: a few openings cannot tell a smaller one.
-_TOLD = 1.05
+# The least gain by simplifying the graph that is reported: a few openings cannot show a smaller one.
+_REPORTED = 1.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,9 +186,9 @@ def _unproven(gain: str) -> Note:
 
 def _by_simplifying(gain: float) -> tuple[Note, ...]:
     """A note where a part of the speed-up has nothing to do with forms."""
-    if gain < _TOLD:
+    if gain < _REPORTED:
         return ()
-    text = f"about {gain:.2f} × of the speed-up come from simplifying the graph, which changes no answer"
+    text = f"about {gain:.2f} × of the speed-up comes from simplifying the graph, which changes no answer"
     return (Note(Kind.SIMPLIFIED, text),)
 
 

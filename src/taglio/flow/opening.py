@@ -256,8 +256,8 @@ def _shortened(data: Split, setup: Setup) -> Split:
     if counts == [len(calibration.samples), len(held_out.samples)]:
         return data
     text = (
-        f"a run takes {setup.run_s:.2g} s: {counts[0]} of {len(calibration.samples)} samples calibrate, and errors are "
-        f"measured on {counts[1]} of {len(held_out.samples)}"
+        f"a run takes {setup.run_s:.2g} s, so {counts[0]} of {len(calibration.samples)} samples are used for "
+        f"calibration, and {counts[1]} of {len(held_out.samples)} to measure errors"
     )
     first, second = (
         replace(short := part(each, covering_rows(each.samples)[:count]), notes=(*short.notes, *notes))

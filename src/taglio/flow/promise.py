@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     BROKEN = "broken"
-    UNKNOWN = "cannot be said"
+    UNKNOWN = "cannot be judged"
     REPORTED = "not judged"
 
 
@@ -53,7 +53,7 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        """0 if everything holds, 5 if a promise is broken, 6 if something cannot be said."""
+        """0 if everything holds, 5 if a promise is broken, 6 if one cannot be judged."""
         return {Verdict.BROKEN: BROKEN_CODE, Verdict.UNKNOWN: UNKNOWN_CODE}.get(self.verdict, 0)
 
 
@@ -62,9 +62,9 @@ def same_error(
 ) -> tuple[Verdict, str]:
     """The verdict on an error on the same data; `judged` is the value that the limit bounds."""
     if limit is not None and judged > limit:
-        return Verdict.BROKEN, "the limit is broken: build again with taglio optimize on this machine"
+        return Verdict.BROKEN, "the limit is broken: run taglio optimize on this machine"
     if same_platform and abs(now - then) > _ROUNDING * max(then, 1e-6):
-        return Verdict.BROKEN, "the same files, versions and processor gave another error: a file was exchanged"
+        return Verdict.BROKEN, "files, versions and processor are the same, but the error is not: a file was replaced"
     return Verdict.HOLDS, ""
 
 

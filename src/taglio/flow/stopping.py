@@ -9,7 +9,7 @@ from taglio.notes import Kind, Note
 from taglio.progress import Progress
 
 # The note of a result whose search was stopped.
-STOPPED = Note(Kind.STOPPED, "the search was stopped before it was done: this is the best that it had")
+STOPPED = Note(Kind.STOPPED, "the search was stopped early: this is the best plan so far")
 
 
 class TimeIsUp(BaseException):

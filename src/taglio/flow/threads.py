@@ -33,7 +33,7 @@ def with_threads(work: Work, plan: Plan | None = None) -> tuple[Work, Note | Non
     try:
         speeds = _speeds(work, plan, numbers)
     except (BadOption, MeasurementFailed) as error:
-        return work, Note(Kind.THREADS, f"the threads were not chosen: {error}")
+        return work, Note(Kind.THREADS, f"numbers of threads were not compared: {error}")
     best = min(number for number in numbers if speeds[number] * _WORTH >= max(speeds.values()))
     gains = {number: speeds[best] / speeds[number] for number in numbers if number != best}
     if plan is None:

@@ -128,7 +128,7 @@ def _expectation(inspection: Inspection, machine: Machine) -> str:
         f"expect {about(inspection.expected_gain)} from int8, not confirmed: {percent(inspection.int8_share)} of the "
         f"operations{counted} are in blocks that can be int8, which this processor ({machine.features}) computes about "
         f"{inspection.int8_gain:g} times as fast as float32{float_too}. Nothing was measured: conversions between "
-        "forms, memory and the error limit lower it"
+        "forms, memory and the error limit lower the gain"
     )
 
 

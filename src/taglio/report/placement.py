@@ -87,7 +87,7 @@ def _totals(plan: Plan, *, shared: bool = False) -> NamedValues:
     woken = [piece for piece in plan.pieces if piece.waking_s > 0.0]
     if woken:
         total_s, count = sum(piece.waking_s for piece in woken), plural(len(woken), "component")
-        facts.append(("waking", f"{ms(total_s)} of it, in {count} on devices that wait for their inputs"))
+        facts.append(("waking", f"{ms(total_s)} of the latency, in {count} on devices that wait for their inputs"))
     if plan.predicted_rate_per_s is not None:
         alone = " if alone on its devices" if shared else ""
         busiest = f" ({plan.busiest} is busiest)" if plan.busiest and plan.crossings else ""

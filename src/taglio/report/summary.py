@@ -124,6 +124,6 @@ def _status(outcome: Outcome) -> str:
         margin = f" by more than {by}" if gap > 1e-6 else ""
         return f"according to the measured times, no plan within the limit is faster{margin}"
     if status == "measured":
-        though = f", though the tables predicted it {by} slower than the solver's own plan" if gap > 1e-6 else ""
+        though = f", although this one is predicted to be {by} slower than the solver's plan" if gap > 1e-6 else ""
         return f"of the plans that were timed, none within the limit is clearly faster{though}"
     return f"solver status {status!r}, at most {by} slower than the optimum"

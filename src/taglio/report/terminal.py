@@ -168,7 +168,7 @@ def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     if verbose:
         page.show(material)
         if result.reused_errors:
-            say(f"{plural(result.reused_errors, 'error')} of blocks measured in the run before were used again")
+            say(f"reused {plural(result.reused_errors, 'error')} of blocks from the previous run")
         say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {size(result.peak_memory_bytes)}")
     else:
         show([*answer.tables(result), *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])

@@ -128,7 +128,8 @@ def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np
     ]
     if chosen.unchanged:
         shares = ", ".join(f"{name} {share:.2%}" for name, share in chosen.unchanged.items())
-        notes.append(Note(Kind.FACT, f"outputs that are not float, unchanged with the plan: {shares}"))
+        text = f"share of values that the plan leaves unchanged in outputs that are not float: {shares}"
+        notes.append(Note(Kind.FACT, text))
     most, upper = limits.max_error, chosen.error_upper
     if upper is not None and most is not None and chosen.error <= most < upper:
         text = f"the limit holds on these inputs; on similar inputs {metric.title} may reach {metric.text(upper, 2)}"
@@ -163,7 +164,7 @@ def of_unseen(
     if answer.error == 0.0:
         return tuple(notes)
     if not limits.metric.smooth:
-        text = f"{limits.metric.name} has no squared error by input: no upper end is given for other inputs"
+        text = f"{limits.metric.name} has no squared error by input, so no upper end of the error is given"
         notes.append(Note(Kind.FACT, text))
     if unseen is None:
         return (*notes, selected_note(len(work.data.held_out.samples)))
@@ -176,5 +177,5 @@ def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[
     if labels is None or chosen.accuracy is not None or any(metric.labelled or metric.own for metric in metrics):
         return []
     wanted = "a class from 0 to classes - 1 for each input, and one output of scores [1, classes]"
-    text = f"the labels were not used: top-1 accuracy needs {wanted}; a task as the metric takes other labels"
+    text = f"the labels were not used: top-1 accuracy needs {wanted}; other labels need a task as the metric"
     return [Note(Kind.UNUSED_LABELS, text)]

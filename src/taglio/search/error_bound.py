@@ -53,7 +53,7 @@ def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metr
         if free_s + most_saved(able, errors, _LENIENT * limit) < room.needed_s:
             return Note(
                 Kind.LIMIT_TOO_LOW,
-                f"with the {metric.title} {metric.limit(limit, 2)} no plan can be faster than float32 here: the blocks "
+                f"no plan can be faster than float32 here with the {metric.title} {metric.limit(limit, 2)}: the blocks "
                 "that save time change the answers too much",
             )
     return None

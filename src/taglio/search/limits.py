@@ -45,7 +45,7 @@ def user_limits(
             limits += [UserLimit(argument, name, number(argument, value)) for name, value in by_metric.items()]
     if required and not limits:
         raise BadOption(
-            "`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %; for a task `max_drop` or "
+            "`max_error` is missing: give the largest error allowed, such as 0.01 for 1 %, or for a task `max_drop` or "
             "`min_score`"
         )
     return tuple(limits)
@@ -125,10 +125,11 @@ def infeasible(limits: Limits, reached: float, lost: str = "", remark: str = "")
         )
     if limits.also:
         bounds = [Bound(metric, limits.max_error), *limits.also]
-        told = ", ".join(f"{bound.metric.title} {bound.metric.limit(bound.max_error)}" for bound in bounds)
+        all_limits = ", ".join(f"{bound.metric.title} {bound.metric.limit(bound.max_error)}" for bound in bounds)
         return Infeasible(
-            f"no plan {pins}keeps {told}: the best exceeds a limit by a factor of {bounds[0].share(reached):.2f}: "
-            f"raise the limits, `{metric.argument}` first, or force fewer blocks to int8{why}"
+            f"no plan {pins}keeps {all_limits}: the best exceeds a limit by a factor of "
+            f"{bounds[0].share(reached):.2f}: loosen the limits, `{metric.argument}` first, or force fewer blocks to "
+            f"int8{why}"
         )
     allow = f"allow that much with `{metric.argument}`, or force fewer blocks to int8"
     return Infeasible(

@@ -95,7 +95,7 @@ def selected_note(inputs: int) -> Note:
     return Note(
         Kind.SELECTED,
         f"the plan was selected on the same {plural(inputs, 'held-out input')} on which its error is reported: expect "
-        "more on others; from 24 distinct held-out inputs (48 samples of data) a third is kept unseen",
+        "a larger error on others; from 24 distinct held-out inputs (48 samples of data) on, a third is kept unseen",
     )
 
 
