@@ -95,7 +95,7 @@ def test_an_exchanged_model_with_its_own_hash_gives_other_answers(out: Path) -> 
     assert result.exit_code == 5
     assert row(result, "samples").verdict is BROKEN
     assert row(result, "error").verdict is BROKEN
-    assert "another error" in row(result, "error").detail
+    assert "a file was replaced" in row(result, "error").detail
 
 
 def test_inputs_that_break_the_limit_are_told_from_those_that_keep_it(out: Path, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ OPTIONS: dict[str, Facts] = {
         metavar="FILE",
     ),
     "--calibration": option(
-        "separate calibration data; all of --data is then held out (default: a part of --data)",
+        "separate calibration data; all of --data is then held out (default: up to half of --data)",
         type=path,
         metavar="DATA",
     ),
@@ -240,7 +240,7 @@ OPTIONS: dict[str, Facts] = {
         "force blocks or operators with these names to int8, such as 'conv*' (repeatable)", **_LIST, metavar="PATTERN"
     ),
     "--scheme": option(
-        "int8 scheme such as qdq-u8s8-asym-pc, or auto (default): measure several, choose for --max-error",
+        "int8 scheme such as qdq-u8s8-asym-pc, or auto (default): measure several and choose the best for --max-error",
         default="auto",
     ),
     "--threads": option(
@@ -258,7 +258,7 @@ OPTIONS: dict[str, Facts] = {
         default="auto",
         choices=("auto", *_PLACES),
     ),
-    "--runtime of components": option(_RUNTIME.format("as built"), choices=(*_PLACES, *_ON_GPU)),
+    "--runtime of components": option(_RUNTIME.format("that of the plan"), choices=(*_PLACES, *_ON_GPU)),
     "--effort": option("scale the time spent measuring (default 1)", type=positive_float, default=1.0),
     "--memory-limit": option(
         "memory that this process may use, such as 8GB (default: half of the free memory)",
@@ -268,8 +268,8 @@ OPTIONS: dict[str, Facts] = {
     "--pin": option("place these blocks on DEVICE (repeatable)", **_LIST, dest="pins", metavar="DEVICE=PATTERN"),
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=path),
     "--objective": option(
-        "what to optimise: latency (default) or rate (requests a second); with --cluster latency, throughput, energy, "
-        "sum (of compute seconds) or weights (latency=1,energy=0.5)",
+        "what to optimise: latency (default) or rate (requests per second); with --cluster: latency, throughput, "
+        "energy, sum (of compute seconds) or weights (latency=1,energy=0.5)",
         default="latency",
         metavar="AIM",
     ),
@@ -278,8 +278,8 @@ OPTIONS: dict[str, Facts] = {
         "place another model on the same devices (repeatable)", **_LIST, metavar="OUT,rate=5,max-error=1%"
     ),
     "--max-latency": option(
-        "limit on latency, such as 50ms: with --cluster of the predicted one, with --objective rate of 19 of 20 "
-        "requests that arrive at random",
+        "limit, such as 50ms, on the predicted latency (with --cluster) or on that of 19 of 20 requests arriving at "
+        "random (with --objective rate)",
         type=duration,
         dest="max_latency_s",
         metavar="TIME",

@@ -113,8 +113,8 @@ COMMANDS = (
         {
             "--cpus": option("cores to use, on Linux (default: all that this process may use)", type=positive),
             "--time-limit": option(
-                "finish within S seconds with less effort; at the end, the best plan so far is delivered (below 30 s "
-                "may be exceeded)",
+                "finish within S seconds, with less effort, and deliver the best plan so far (limits below 30 s may be "
+                "exceeded)",
                 type=positive_float,
                 dest="time_limit_s",
                 metavar="S",
@@ -129,7 +129,7 @@ COMMANDS = (
         f"{_MODEL} --state {_DATA} --labels --calibration {_MEASURING} --max-error --out",
         {"--max-error": _ERROR_OF_SCHEME},
     ),
-    Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --effort"),
+    Command("error", "flow:error", "measure how each form of a block changes the outputs", "folder --metric --effort"),
     Command(
         "plan",
         "flow:plan",
@@ -142,8 +142,8 @@ COMMANDS = (
     Command(
         "build",
         "flow:build",
-        "write the plan's components, prove that they equal the whole model, and write deploy/; with a limit: take the "
-        "fastest plan for it from what optimize measured, confirm it, and write all that optimize writes",
+        "write the plan's components, prove that they equal the whole model, and write deploy/; with a limit: plan "
+        "again from what optimize measured, confirm the plan, and replace all that optimize wrote",
         f"folder {_LIMITED} --no-samples --verbose",
         needs_limit=False,
     ),
@@ -159,7 +159,7 @@ COMMANDS = (
     Command(
         "check",
         "flow:check",
-        "check that the promises of optimize still hold here: files, settings, versions, error, speed, memory",
+        "check that the promises of optimize still hold here: files, versions, settings, samples, error, speed",
         "folder --data",
         {"--data": option("measure the error on these inputs instead of the workspace's", type=path)},
         epilog="Exit code 5: a promise is broken. 6: none is broken, but one cannot be judged.",
@@ -265,7 +265,7 @@ COMMANDS = (
                 "threads of a run (default: the plan's; several models share the processors)", type=positive
             ),
             "--kernel-cache": option(
-                "compiled kernels that OpenVINO keeps per model; fewer save memory, but repeated sizes may be compiled "
+                "compiled kernels that OpenVINO keeps per model; fewer save memory, but repeated sizes may compile "
                 "again (default: OpenVINO's own limit)",
                 type=whole(0),
                 metavar="KERNELS",
