@@ -173,10 +173,7 @@ def built_from(folder: Path, built: Built, plan: Plan) -> None:
 def keep_plan(folder: Path, plan: Plan) -> None:
     """Store a plan in the workspace and remove everything made from another plan."""
     path = folder / f"{PLAN}.json"
-    try:
-        before = artifact.load(path, PLAN, Plan, model_sha256=plan.model_sha256).fingerprint()
-    except BadArtifact:
-        before = ""
-    if before != plan.fingerprint():
+    before = _known(path, PLAN, Plan, plan.model_sha256)
+    if before is None or before.fingerprint() != plan.fingerprint():
         drop(folder, *MADE_FROM[PLAN])
     artifact.save(path, PLAN, plan.model_sha256, plan)
