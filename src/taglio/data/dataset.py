@@ -86,13 +86,12 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A dataset in disjoint, non-empty parts, and the random `seed` of the split. Errors are studied, and plans
-    searched, on `held_out`; `unseen` are further held-out inputs, which only the final acceptance of a plan sees (None
-    where there are too few: unseen.py)."""
+    """A dataset in disjoint, non-empty parts. Errors are studied, and plans searched, on `held_out`; `unseen` are
+    further held-out inputs, which only the final acceptance of a plan sees (None where there are too few: unseen.py).
+    """
 
     calibration: Dataset
     held_out: Dataset
-    seed: int
     unseen: Dataset | None = None
 
     @property
@@ -116,9 +115,7 @@ def split(
         raise BadData(f"{dataset.source} has {plural(count, 'sample')}{batch}; a split needs at least 2: {fix}")
     order = np.random.default_rng(seed).permutation(count)
     calibration_count = min(round(count / 2), max_calibration)
-    return Split(
-        part(dataset, order[:calibration_count]), part(dataset, order[calibration_count:][:max_held_out]), seed
-    )
+    return Split(part(dataset, order[:calibration_count]), part(dataset, order[calibration_count:][:max_held_out]))
 
 
 def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:

@@ -263,7 +263,7 @@ def _shortened(data: Split, setup: Setup) -> Split:
         replace(short := part(each, covering_rows(each.samples)[:count]), notes=(*short.notes, *notes))
         for each, count, notes in ((calibration, counts[0], ()), (held_out, counts[1], (Note(Kind.FACT, text),)))
     )
-    return Split(first, second, data.seed)
+    return Split(first, second)
 
 
 def _like_the_original(setup: Setup, converted: Converted, network: Network, held_out: Dataset) -> Note:
@@ -331,4 +331,4 @@ def _read(
         whole = with_labels(whole, Path(setup.labels))
     if calibration is None:
         return split(whole, seed=setup.seed)
-    return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole, setup.seed)
+    return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole)
