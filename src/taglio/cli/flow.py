@@ -7,7 +7,6 @@ from pathlib import Path
 from taglio.cli.output import INTERRUPTED, Shown
 from taglio.cli.parser import LIMITS, arguments, build_parser
 from taglio.cli.words import as_flags
-from taglio.components.build import Manifest
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption
 from taglio.flow import export as exporting
@@ -40,7 +39,7 @@ def optimize(options: argparse.Namespace) -> Shown:
     )
 
 
-def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivered: Delivered) -> Shown:
+def _answered(folder: Path, verbose: bool, result: Result, delivered: Delivered) -> Shown:
     """The answer of an optimisation that was written to `folder`, and its page."""
     assert result.table is not None, "an optimisation always sets it"
     remark = offer(lambda: page.write(folder))
