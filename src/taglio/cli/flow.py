@@ -29,14 +29,8 @@ def quickstart(options: argparse.Namespace) -> Shown:
 
 def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize`."""
-    if options.cluster is not None:
-        from taglio.cli import clusters
-
-        return clusters.optimize(options)
-    keywords = arguments(options)
-    return _answered(
-        options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **keywords)
-    )
+    written = stages.optimize(options.out, options.model, options.data, **arguments(options))
+    return _answered(options.out, options.verbose, *written)
 
 
 def _answered(folder: Path, verbose: bool, result: Result, delivered: Delivered) -> Shown:
@@ -77,10 +71,6 @@ def error(options: argparse.Namespace) -> Shown:
 
 def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan`."""
-    if options.cluster is not None:
-        from taglio.cli import clusters
-
-        return clusters.plan(options)
     names = (*LIMITS, "keep_float", "force_int8", "effort", "progress")
     result = stages.plan(options.folder, **{name: getattr(options, name) for name in names})
     return Shown(terminal.plan_object(result), lambda: show(placement.decisions(result)))
@@ -110,10 +100,6 @@ def export(options: argparse.Namespace) -> Shown:
 
 def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run`."""
-    if options.cluster is not None:
-        from taglio.cli import clusters
-
-        return clusters.run(options)
     if options.load is not None:
         for name in ("runs", "steps", "runtime"):
             if getattr(options, name) is not None:
