@@ -223,7 +223,7 @@ def test_a_folder_of_arrays_holds_samples_of_several_shapes_one_of_them_empty(tm
     assert one_of_each(data.samples) == [0, 1]
     np.testing.assert_array_equal(data.labels, [0, 1, 2])
     np.savez(tmp_path / "3.npz", past=rows(1, 4, 3))
-    with refused("has 3 labels for 4 samples: give one each"):
+    with refused(r"has labels \[3\] for 4 samples: save one label per sample"):
         load(tmp_path, [InputSpec("past", (1, "length", 3), "float32")])
     np.savez(tmp_path / "3.npz", past=np.array([{}], dtype=object))
     with refused("pickled"):

@@ -204,16 +204,6 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
     return labels
 
 
-def one_each(where: str, labels: Sequence[Array], count: int) -> Array | None:
-    """One label for each of `count` samples as one array; None if there are no labels. Raises BadData if there are too
-    few."""
-    if not labels:
-        return None
-    if len(labels) != count:
-        raise BadData(f"{where} has {plural(len(labels), 'label')} for {plural(count, 'sample')}: give one each")
-    return checked_labels(where, one_array(labels), count)
-
-
 def grouped(where: str, labels: Array, rows: int, batch: int, keep: Sequence[int]) -> Array:
     """The labels of the samples at `keep`, of `batch` rows each, from one label for each of `rows`."""
     labels, count = checked_labels(where, labels, rows), rows // batch

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
+from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
 from taglio.data.items import SampleRequest
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol
 from taglio.errors import BadData, plural
@@ -96,10 +96,8 @@ def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array
     labels: list[Array] = []
     notes: dict[Note, None] = {}
     indexed_items, total = _chosen(values, limit)
-    if all_labels is not None and (all_labels.ndim == 0 or (total and len(all_labels) != total)):
-        raise BadData(
-            f"`labels` have the shape {list(all_labels.shape)} for {plural(total, 'sample')}: give one label per sample"
-        )
+    if all_labels is not None and (total or all_labels.ndim == 0):
+        checked_labels(source, all_labels, total)
     for index, item in indexed_items:
         where = f"{source}[{index}]"
         named = _named(where, item, inputs)
@@ -120,7 +118,7 @@ def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array
     samples, names, labels = samples[:limit], names[:limit], labels[:limit]
     if not samples:
         raise BadData(f"{source} has no samples: a generator gives its values only once, so make a new one per use")
-    stacked = one_each(source, labels, len(samples))
+    stacked = checked_labels(source, one_array(labels), len(samples)) if labels else None
     return assemble(source, samples, names, stacked, max(0, total - len(samples)), [*notes])
 
 
