@@ -10,7 +10,7 @@ import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, one_array
 from taglio.data.images import from_images
-from taglio.data.items import SampleRequest, SourceItems
+from taglio.data.items import SampleRequest, SourceItems, left_out
 from taglio.data.preprocess import in_layout
 from taglio.data.processor import Beside, class_numbers, preprocess_of
 from taglio.data.sounds import from_sounds
@@ -56,9 +56,7 @@ def from_saved(path: Path, request: SampleRequest) -> Dataset:
             f"names, or keep one column of kind {kind}"
         )
     name = columns_of_kind[0]
-    left_out = [key for key in features if key not in (name, label)]
-    left_text = f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's required inputs"
-    notes = (Note(Kind.FACT, left_text),) if left_out else ()
+    notes = left_out(str(path), [key for key in features if key not in (name, label)])
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
     labels = None if label is None else _labels(dataset[label], features[label], request.near)

@@ -12,10 +12,10 @@ import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
 from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
-from taglio.data.items import SampleRequest
+from taglio.data.items import SampleRequest, left_out
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol
 from taglio.errors import BadData, plural
-from taglio.notes import Kind, Note
+from taglio.notes import Note
 
 
 def from_values(
@@ -138,11 +138,10 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         wanted = {spec.name for spec in inputs}
         # Columns that are not inputs may hold anything; they are not converted to arrays.
         values_by_key = {str(key): value for key, value in item.items() if key in wanted or _is_array_like(value)}
-        left_out = [key for key in item if str(key) not in values_by_key]
+        unknown = [key for key in item if str(key) not in values_by_key]
         columns = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in values_by_key.items()}
         named = by_input(where, columns, inputs)
-        more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's required inputs"
-        return Named(named.arrays, named.labels, (*named.notes, Note(Kind.FACT, more)) if left_out else named.notes)
+        return replace(named, notes=(*named.notes, *left_out(where, unknown)))
     is_sequence_of_arrays = isinstance(item, (tuple, list)) and any(
         isinstance(element, np.ndarray) or hasattr(element, "detach") for element in item
     )
