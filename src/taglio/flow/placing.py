@@ -18,14 +18,14 @@ from taglio.flow.error import error_of_workspace
 from taglio.flow.pareto import AXES, Front, front
 from taglio.flow.place import Candidate, candidate
 from taglio.flow.place import place as place_all
-from taglio.flow.workspace import PROFILE, keep_plan, reopen_profiled
+from taglio.flow.workspace import PARETO, PROFILE, keep_plan, reopen_profiled
 from taglio.plan.result import GAP
 from taglio.profile.result import Profile
 from taglio.profile.waking import with_waking
 from taglio.progress import Progress
 from taglio.transaction import changing
 
-CLUSTER, PARETO = "cluster", "pareto"
+CLUSTER = "cluster"
 # Limits of the first model that also apply to the others.
 _SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s", "max_steps")
 
