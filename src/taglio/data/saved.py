@@ -1,6 +1,5 @@
 """A saved Hugging Face dataset → samples, from the columns that match the model's inputs. Downloads nothing."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,16 +106,13 @@ def _labels(values: Any, feature: Any, near: Beside) -> Array:
 
 
 def _opened(path: Path) -> Any:
-    if (path / _SPLITS).is_file():
-        try:
-            splits = list(json.loads((path / _SPLITS).read_text(encoding="utf-8"))["splits"])
-            first = splits[0]
-        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            raise BadData(f"{path / _SPLITS} cannot be read ({one_line(error)}): save the dataset again") from None
-        raise BadData(f"{path} has the splits {', '.join(map(str, splits))}: give one of them, such as {path}/{first}")
     missing = f"{path} is a Hugging Face dataset, but datasets is not installed: pip install 'taglio[datasets]'"
     library = optional("datasets", missing)
     try:
-        return library.load_from_disk(str(path))
+        dataset = library.load_from_disk(str(path))
     except Exception as error:  # Arrow's errors have many classes, one of them Exception itself
         raise BadData(f"{path} cannot be read as a dataset ({one_line(error)}): save it again") from None
+    if isinstance(dataset, dict):
+        first = next(iter(dataset), "")
+        raise BadData(f"{path} has the splits {', '.join(dataset)}: give one of them, such as {path}/{first}")
+    return dataset
