@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def pareto(
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         if axis == "energy" or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
             cluster.refuse_without_watts()
-        works = [replace(candidate.workload(cluster), name=candidate.work.name) for candidate in candidates]
+        works = [candidate.workload(cluster) for candidate in candidates]
         result = front(works, axis, plan, points=points, progress=progress)
         artifact.save(folders[0] / f"{PARETO}.json", PARETO, candidates[0].work.model.sha256, result)
     return result
