@@ -270,14 +270,9 @@ def _like_the_original(setup: Setup, converted: Converted, network: Network, hel
     """A note on a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
     samples = chosen(held_out.samples, typical(held_out.samples))
     model = Path(setup.model)
-    difference = distance(model, converted, network.outputs, samples, held_out.sha256, setup.threads)
-    return converted_note(model.name, converted, difference)
-
-
-def converted_note(name: str, converted: Converted, distance: float) -> Note:
-    """What was converted, and the relative L2 `distance` of its answers from the original's."""
-    same = "equal the original's" if distance == 0.0 else f"differ from the original's by {distance:.1e} (relative L2)"
-    what = f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}"
+    off = distance(model, converted, network.outputs, samples, held_out.sha256, setup.threads)
+    same = "equal the original's" if off == 0.0 else f"differ from the original's by {off:.1e} (relative L2)"
+    what = f"{model.name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}"
     return Note(Kind.FACT, f"{what}; its answers {same}")
 
 
