@@ -64,7 +64,7 @@ def open_network(name: str, views: int) -> tuple[Work, ErrorMeter]:
     else:
         samples = tuple(view for sample in samples for view in views_of(sample, views))
     held_out = replace(work.data.held_out, samples=samples)
-    work = work.but(data=Split(work.data.calibration, held_out, work.data.seed))
+    work = work.but(data=Split(work.data.calibration, held_out))
     return work, ErrorMeter(work.switchable(DEFAULT_SCHEME), samples, work.model.outputs, None)
 
 

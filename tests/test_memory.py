@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from taglio import memory
-from taglio.memory import Shelf, free_bytes, give_back, peak_bytes, used_bytes
+from taglio.memory import Shelf, free_bytes, make_room, peak_bytes, used_bytes
 
 
 def lists() -> list[list[object]]:
@@ -30,12 +30,12 @@ def test_a_shelf_gives_what_was_put_there(room: float | None) -> None:
 
 
 def test_memory_is_counted() -> None:
-    give_back()  # else what earlier tests left may go meanwhile: 16 MB once did
+    make_room(0)  # else what earlier tests left may go meanwhile: 16 MB once did
     before = used_bytes()
     held = np.ones(64_000_000, np.uint8)
     assert used_bytes() >= before + 48_000_000  # other threads may give some back
     assert min(peak_bytes(), used_bytes()) > held.nbytes
-    give_back()
+    make_room(0)
     assert free_bytes() > 0
 
 

@@ -71,12 +71,6 @@ def size_text(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
-def give_back() -> None:
-    """Collect garbage and `trim`."""
-    gc.collect()
-    trim()
-
-
 def keep_memory() -> None:
     """Let this process reuse freed memory for later messages, until `trim` is called. Does nothing if the C library
     cannot."""
@@ -94,9 +88,10 @@ def trim() -> None:
 
 
 def make_room(limit_bytes: float | None) -> None:
-    """Call `give_back` if this process uses a good part of `limit_bytes` (None: no limit)."""
+    """Collect garbage and `trim`, if this process uses a good part of `limit_bytes` (None: no limit)."""
     if limit_bytes is not None and used_bytes() > _LEAST_TAKEN * limit_bytes:
-        give_back()
+        gc.collect()
+        trim()
 
 
 def _lines(path: str) -> list[str]:

@@ -203,8 +203,8 @@ def chunks(tensor: TensorProto) -> Iterator[bytes]:
 
 
 def weight_bytes(proto: onnx.ModelProto) -> int:
-    """Bytes of all tensors, in the model or in files."""
-    return bytes_of(tensors(proto))
+    """Bytes of all tensors, in the model or in files, and of the parameters that operators list."""
+    return bytes_of(tensors(proto)) + listed_bytes(proto.graph.node)
 
 
 def float_bytes(proto: onnx.ModelProto) -> int:

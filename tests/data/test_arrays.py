@@ -160,7 +160,7 @@ def test_a_split_is_sound(count: int, seed: int, most: tuple[int, int | None]) -
     assert 1 <= len(one.held_out.names) <= (most[1] or count)
     assert most[1] is not None or len(drawn) == count
     assert (one.calibration.sha256, one.held_out.sha256) == (two.calibration.sha256, two.held_out.sha256)
-    assert (drawn, one.seed) == (two.calibration.names + two.held_out.names, seed)
+    assert drawn == two.calibration.names + two.held_out.names
 
 
 def test_a_split_carries_samples_and_labels_together(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_folder_of_arrays_holds_samples_of_several_shapes_one_of_them_empty(tm
     assert one_of_each(data.samples) == [0, 1]
     np.testing.assert_array_equal(data.labels, [0, 1, 2])
     np.savez(tmp_path / "3.npz", past=rows(1, 4, 3))
-    with refused("has 3 labels for 4 samples: give one each"):
+    with refused(r"has labels \[3\] for 4 samples: save one label per sample"):
         load(tmp_path, [InputSpec("past", (1, "length", 3), "float32")])
     np.savez(tmp_path / "3.npz", past=np.array([{}], dtype=object))
     with refused("pickled"):

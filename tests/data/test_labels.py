@@ -41,6 +41,24 @@ def test_samples_that_were_not_loaded_have_labels_too(tmp_path: Path) -> None:
     assert labelled.labels is not None and labelled.labels.tolist() == list(few.names) == ["0", "2", "4"]
 
 
+def test_a_sample_of_several_rows_has_their_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.arange(10, dtype=np.float32).reshape(5, 2))
+    pairs = load(tmp_path / "d.npz", [InputSpec("x", (2, 2), "float32")])
+    labelled = with_labels(pairs, written(tmp_path, "l.txt", "0\n1\n2\n3\n4\n"))
+    assert labelled.labels is not None and labelled.labels.tolist() == [["0", "1"], ["2", "3"]]
+    with pytest.raises(BadData, match="has 2 labels for 5 samples"):
+        with_labels(pairs, written(tmp_path, "l.txt", "0\n1\n"))
+
+
+def test_dots_in_the_name_of_a_file_do_not_make_it_a_batch(tmp_path: Path) -> None:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    for name in ("a..b", "c"):
+        np.savez(folder / f"{name}.npz", x=np.zeros(2, np.float32))
+    labelled = with_labels(load(folder, [X]), written(tmp_path, "l.txt", "first\nsecond\n"))
+    assert labelled.labels is not None and labelled.labels.tolist() == ["first", "second"]
+
+
 @pytest.mark.parametrize("how", ["json", "tabs"])
 def test_labels_by_the_name_of_a_file(tmp_path: Path, how: str) -> None:
     folder = tmp_path / "samples"

@@ -357,7 +357,7 @@ def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "s", [IMAGE])
     for damaged in ('{"splits": []}', '{"splits": 3}', "3", "[" * 99999):
         (tmp_path / "s" / "dataset_dict.json").write_text(damaged)
-        with refused("dataset_dict.json cannot be read"):
+        with refused("has the splits :" if "[]" in damaged else "cannot be read as a dataset"):
             load(tmp_path / "s", [IMAGE])
     (path / "state.json").write_text("{")
     with refused("cannot be read as a dataset"):

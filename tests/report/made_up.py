@@ -87,7 +87,6 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, pl
         "optimal",
         0.0,
         len(graph.blocks),
-        everything,
         128,
         272,
         Figures("float32", wall(9e-3), 9.1e-3, 0.0, 0.0, 1_500_000, 0, 1.0),

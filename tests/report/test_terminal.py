@@ -80,7 +80,7 @@ def test_optimize_keeps_its_result_where_the_page_fails(
         raise RuntimeError("no page today")
 
     table = artifact.load(copy / "outcome.json", "outcome", Outcome)
-    monkeypatch.setattr("taglio.flow.stages.optimize", lambda *_, **__: (SimpleNamespace(table=table), None, None))
+    monkeypatch.setattr("taglio.flow.stages.optimize", lambda *_, **__: (SimpleNamespace(table=table), None))
     monkeypatch.setattr("taglio.report.page.gather", fail)
     command = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", "0.01", "-o", str(copy)]
     assert main([*command, "--json"]) == 0

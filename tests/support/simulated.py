@@ -234,7 +234,7 @@ class Machine:
             model="", shapes={}, data="", preprocess="", seed=0, threads=1, optimization="all",
             runtime=NAME, run_s=self.seconds({}),
         )  # fmt: skip
-        work = Work(setup, proto, model, graph, Split(parts[0], parts[1], 0, parts[2]), lab=self.lab)
+        work = Work(setup, proto, model, graph, Split(parts[0], parts[1], parts[2]), lab=self.lab)
         work.kept.put(("agreement",), Agreement())
         work.kept.put(("floats", replace(SCHEME, uncalibrated=())), {})
         work.kept.put(("ranges", ""), None)

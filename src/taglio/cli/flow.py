@@ -7,7 +7,6 @@ from pathlib import Path
 from taglio.cli.output import INTERRUPTED, Shown
 from taglio.cli.parser import LIMITS, arguments, build_parser
 from taglio.cli.words import as_flags
-from taglio.components.build import Manifest
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption
 from taglio.flow import export as exporting
@@ -30,17 +29,11 @@ def quickstart(options: argparse.Namespace) -> Shown:
 
 def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize`."""
-    if options.cluster is not None:
-        from taglio.cli import clusters
-
-        return clusters.optimize(options)
-    keywords = arguments(options)
-    return _answered(
-        options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **keywords)
-    )
+    written = stages.optimize(options.out, options.model, options.data, **arguments(options))
+    return _answered(options.out, options.verbose, *written)
 
 
-def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivered: Delivered) -> Shown:
+def _answered(folder: Path, verbose: bool, result: Result, delivered: Delivered) -> Shown:
     """The answer of an optimisation that was written to `folder`, and its page."""
     assert result.table is not None, "an optimisation always sets it"
     remark = offer(lambda: page.write(folder))
@@ -78,10 +71,6 @@ def error(options: argparse.Namespace) -> Shown:
 
 def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan`."""
-    if options.cluster is not None:
-        from taglio.cli import clusters
-
-        return clusters.plan(options)
     names = (*LIMITS, "keep_float", "force_int8", "effort", "progress")
     result = stages.plan(options.folder, **{name: getattr(options, name) for name in names})
     return Shown(terminal.plan_object(result), lambda: show(placement.decisions(result)))
@@ -111,10 +100,6 @@ def export(options: argparse.Namespace) -> Shown:
 
 def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run`."""
-    if options.cluster is not None:
-        from taglio.cli import clusters
-
-        return clusters.run(options)
     if options.load is not None:
         for name in ("runs", "steps", "runtime"):
             if getattr(options, name) is not None:

@@ -49,8 +49,9 @@ _OPTIMIZE = f"{_MODEL} --state {_DATA} --labels --calibration {_BOUNDS} --keep-f
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command by its words: `run` is a function of a module of taglio.cli, `options` are names in OPTIONS, `own`
-    those that are for this command alone or mean something else in it. `several` need --cluster, `one` exclude it. A
-    command that takes limits `needs_limit` unless it does something else without one."""
+    those that are for this command alone or mean something else in it. `several` need --cluster, `one` exclude it, and
+    `on_cluster` runs with it ("": `run` does). A command that takes limits `needs_limit` unless it does something else
+    without one."""
 
     words: str
     run: str
@@ -62,6 +63,7 @@ class Command:
     epilog: str | None = None
     json: bool = True
     needs_limit: bool = True
+    on_cluster: str = ""
 
 
 _SPELLINGS = {"--out": ("-o", "--out"), "--http-port": ("--http-port", "--port")}
@@ -121,6 +123,7 @@ COMMANDS = (
             ),
         },
         one="--max-latency --cpus --time-limit --no-samples --verbose",
+        on_cluster="clusters:optimize",
     ),
     Command(
         "profile",
@@ -138,6 +141,7 @@ COMMANDS = (
         f"folder {_LIMITED} --keep-float --force-int8 --cluster",
         several=f"--pin {_LIMITS} {_SOLVING} --objective --axes",
         one="--effort",
+        on_cluster="clusters:plan",
     ),
     Command(
         "build",
@@ -155,6 +159,7 @@ COMMANDS = (
         {"--runtime": OPTIONS["--runtime of components"]},
         several="--stream",
         one="--runtime --load",
+        on_cluster="clusters:run",
     ),
     Command(
         "check",
@@ -393,7 +398,7 @@ def run(options: argparse.Namespace) -> int:
                 ("several machines", "add --cluster FILE") if alone else ("one machine", "leave --cluster out")
             )
             raise BadOption(f"{action.option_strings[0]} is for {machines}: {fix}")
-    module, _, function = options.command.run.partition(":")
+    module, _, function = (command.run if alone else command.on_cluster or command.run).partition(":")
     return execute(getattr(importlib.import_module(f"taglio.cli.{module}"), function), options)
 
 

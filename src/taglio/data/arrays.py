@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, evenly, grouped, span
-from taglio.data.items import SampleRequest
+from taglio.data.items import SampleRequest, left_out
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
 from taglio.errors import BadData, one_line, plural
 from taglio.memory import free_bytes
@@ -170,11 +170,8 @@ def by_input(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSp
             "samples of different shapes give a directory with an .npz for each"
         )
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
-    if unknown:
-        left_out = f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's required inputs"
-        notes.append(Note(Kind.FACT, left_out))
     labels = columns[label_keys[0]] if label_keys else None
-    return Named({name: columns[name] for name in wanted}, labels, tuple(notes))
+    return Named({name: columns[name] for name in wanted}, labels, (*notes, *left_out(where, unknown)))
 
 
 def from_columns(request: SampleRequest, columns: Mapping[str, Column]) -> Dataset:

@@ -86,13 +86,12 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A dataset in disjoint, non-empty parts, and the random `seed` of the split. Errors are studied, and plans
-    searched, on `held_out`; `unseen` are further held-out inputs, which only the final acceptance of a plan sees (None
-    where there are too few: unseen.py)."""
+    """A dataset in disjoint, non-empty parts. Errors are studied, and plans searched, on `held_out`; `unseen` are
+    further held-out inputs, which only the final acceptance of a plan sees (None where there are too few: unseen.py).
+    """
 
     calibration: Dataset
     held_out: Dataset
-    seed: int
     unseen: Dataset | None = None
 
     @property
@@ -116,9 +115,7 @@ def split(
         raise BadData(f"{dataset.source} has {plural(count, 'sample')}{batch}; a split needs at least 2: {fix}")
     order = np.random.default_rng(seed).permutation(count)
     calibration_count = min(round(count / 2), max_calibration)
-    return Split(
-        part(dataset, order[:calibration_count]), part(dataset, order[calibration_count:][:max_held_out]), seed
-    )
+    return Split(part(dataset, order[:calibration_count]), part(dataset, order[calibration_count:][:max_held_out]))
 
 
 def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
@@ -205,16 +202,6 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
         if label.dtype.kind == "f" and (bad := np.count_nonzero(~np.isfinite(label))):
             raise BadData(f"{where} has {bad} NaN or infinite labels among {label.size}: repair or remove them")
     return labels
-
-
-def one_each(where: str, labels: Sequence[Array], count: int) -> Array | None:
-    """One label for each of `count` samples as one array; None if there are no labels. Raises BadData if there are too
-    few."""
-    if not labels:
-        return None
-    if len(labels) != count:
-        raise BadData(f"{where} has {plural(len(labels), 'label')} for {plural(count, 'sample')}: give one each")
-    return checked_labels(where, one_array(labels), count)
 
 
 def grouped(where: str, labels: Array, rows: int, batch: int, keep: Sequence[int]) -> Array:

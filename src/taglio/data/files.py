@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
-from taglio.data.dataset import DEFAULT_LIMIT, Dataset, assemble, evenly, one_each
+from taglio.data.dataset import DEFAULT_LIMIT, Dataset, assemble, checked_labels, evenly, one_array
 from taglio.data.images import IMAGE_SUFFIXES
 from taglio.data.items import SampleRequest, SourceItems
 from taglio.data.preprocess import Preprocess
@@ -132,5 +132,6 @@ def _one_sample_each(request: SampleRequest, files: Sequence[Path]) -> Dataset:
             labels += [] if named.labels is None else [named.labels.whole()]
         samples.append({spec.name: one_sample(where, spec, arrays[spec.name], symbol) for spec in inputs})
         notes |= dict.fromkeys(replace(note, text=note.text.replace(where, path)) for note in named.notes)
-    names, stacked = [files[index].name for index in keep], one_each(path, labels, len(samples))
+    names = [files[index].name for index in keep]
+    stacked = checked_labels(path, one_array(labels), len(samples)) if labels else None
     return assemble(path, samples, names, stacked, len(files) - len(keep), [*notes])

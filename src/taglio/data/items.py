@@ -1,6 +1,6 @@
 """A request for samples; and items of one kind, such as files or texts → samples. Reads no item itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from taglio.data.preprocess import Preprocess
 from taglio.data.processor import Beside
 from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, plural
-from taglio.notes import Note
+from taglio.notes import Kind, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,13 @@ class SourceItems:
     labels: Array | None = None
     notes: tuple[Note, ...] = ()
     take: Callable[[Any], Any] = lambda value: value
+
+
+def left_out(where: str, keys: Iterable[object]) -> tuple[Note, ...]:
+    """A note on the arrays or columns of `where` that no input reads, if there are any."""
+    names = ", ".join(map(repr, keys))
+    text = f"{where}: left out {names}, not among the model's required inputs"
+    return (Note(Kind.FACT, text),) if names else ()
 
 
 def from_items(

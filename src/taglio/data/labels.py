@@ -38,15 +38,15 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
             raise BadData(f"{path} has no label for {lacking[0]}{more}: add the missing labels")
         sample_labels = [file_labels[name] for name in dataset.names]
     else:
-        count, dropped = len(dataset.samples), dataset.dropped
-        batch = max(1, round((len(file_labels) - dropped) / count))
-        if len(file_labels) != count * batch + dropped or any(".." in name for name in dataset.names) != (batch > 1):
+        count, batch = len(dataset.samples), dataset.batch
+        rows = count * batch + dataset.dropped
+        if len(file_labels) != rows:
             raise BadData(
-                f"{path} has {plural(len(file_labels), 'label')} for {plural(count + dropped, 'sample')} of "
-                f"{dataset.source}: give one per sample"
+                f"{path} has {plural(len(file_labels), 'label')} for {plural(rows, 'sample')} of {dataset.source}: "
+                "give one per sample"
             )
-        rows = [index * batch for index in evenly(len(file_labels) // batch, count)]
-        sample_labels = [file_labels[row] if batch == 1 else np.stack(file_labels[row : row + batch]) for row in rows]
+        first = [index * batch for index in evenly(rows // batch, count)]
+        sample_labels = [file_labels[row] if batch == 1 else np.stack(file_labels[row : row + batch]) for row in first]
     labels = checked_labels(str(path), one_array(sample_labels), len(sample_labels))
     return replace(dataset, labels=labels, sha256=content_sha256(dataset.digests, labels))
 

@@ -1,6 +1,5 @@
 """A saved Hugging Face dataset → samples, from the columns that match the model's inputs. Downloads nothing."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, one_array
 from taglio.data.images import from_images
-from taglio.data.items import SampleRequest, SourceItems
+from taglio.data.items import SampleRequest, SourceItems, left_out
 from taglio.data.preprocess import in_layout
 from taglio.data.processor import Beside, class_numbers, preprocess_of
 from taglio.data.sounds import from_sounds
@@ -56,9 +55,7 @@ def from_saved(path: Path, request: SampleRequest) -> Dataset:
             f"names, or keep one column of kind {kind}"
         )
     name = columns_of_kind[0]
-    left_out = [key for key in features if key not in (name, label)]
-    left_text = f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's required inputs"
-    notes = (Note(Kind.FACT, left_text),) if left_out else ()
+    notes = left_out(str(path), [key for key in features if key not in (name, label)])
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
     labels = None if label is None else _labels(dataset[label], features[label], request.near)
@@ -109,16 +106,13 @@ def _labels(values: Any, feature: Any, near: Beside) -> Array:
 
 
 def _opened(path: Path) -> Any:
-    if (path / _SPLITS).is_file():
-        try:
-            splits = list(json.loads((path / _SPLITS).read_text(encoding="utf-8"))["splits"])
-            first = splits[0]
-        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            raise BadData(f"{path / _SPLITS} cannot be read ({one_line(error)}): save the dataset again") from None
-        raise BadData(f"{path} has the splits {', '.join(map(str, splits))}: give one of them, such as {path}/{first}")
     missing = f"{path} is a Hugging Face dataset, but datasets is not installed: pip install 'taglio[datasets]'"
     library = optional("datasets", missing)
     try:
-        return library.load_from_disk(str(path))
+        dataset = library.load_from_disk(str(path))
     except Exception as error:  # Arrow's errors have many classes, one of them Exception itself
         raise BadData(f"{path} cannot be read as a dataset ({one_line(error)}): save it again") from None
+    if isinstance(dataset, dict):
+        first = next(iter(dataset), "")
+        raise BadData(f"{path} has the splits {', '.join(dataset)}: give one of them, such as {path}/{first}")
+    return dataset

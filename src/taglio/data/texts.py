@@ -91,7 +91,7 @@ def from_texts(request: SampleRequest, items: SourceItems) -> Dataset:
     dataset = from_items(request, items, "text", make)
     how = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
-        count = len(dataset.samples) * inputs[0].sizes()[0]
+        count = len(dataset.samples) * dataset.batch
         how += f"; {cut} of {count} were cut to {tokenizer.truncation['max_length']} tokens"
     return replace(dataset, notes=(*dataset.notes, Note(Kind.DATA, how)))
 

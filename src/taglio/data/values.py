@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
-from taglio.data.items import SampleRequest
+from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
+from taglio.data.items import SampleRequest, left_out
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol
 from taglio.errors import BadData, plural
-from taglio.notes import Kind, Note
+from taglio.notes import Note
 
 
 def from_values(
@@ -96,10 +96,8 @@ def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array
     labels: list[Array] = []
     notes: dict[Note, None] = {}
     indexed_items, total = _chosen(values, limit)
-    if all_labels is not None and (all_labels.ndim == 0 or (total and len(all_labels) != total)):
-        raise BadData(
-            f"`labels` have the shape {list(all_labels.shape)} for {plural(total, 'sample')}: give one label per sample"
-        )
+    if all_labels is not None and (total or all_labels.ndim == 0):
+        checked_labels(source, all_labels, total)
     for index, item in indexed_items:
         where = f"{source}[{index}]"
         named = _named(where, item, inputs)
@@ -120,7 +118,7 @@ def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array
     samples, names, labels = samples[:limit], names[:limit], labels[:limit]
     if not samples:
         raise BadData(f"{source} has no samples: a generator gives its values only once, so make a new one per use")
-    stacked = one_each(source, labels, len(samples))
+    stacked = checked_labels(source, one_array(labels), len(samples)) if labels else None
     return assemble(source, samples, names, stacked, max(0, total - len(samples)), [*notes])
 
 
@@ -140,11 +138,10 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         wanted = {spec.name for spec in inputs}
         # Columns that are not inputs may hold anything; they are not converted to arrays.
         values_by_key = {str(key): value for key, value in item.items() if key in wanted or _is_array_like(value)}
-        left_out = [key for key in item if str(key) not in values_by_key]
+        unknown = [key for key in item if str(key) not in values_by_key]
         columns = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in values_by_key.items()}
         named = by_input(where, columns, inputs)
-        more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's required inputs"
-        return Named(named.arrays, named.labels, (*named.notes, Note(Kind.FACT, more)) if left_out else named.notes)
+        return replace(named, notes=(*named.notes, *left_out(where, unknown)))
     is_sequence_of_arrays = isinstance(item, (tuple, list)) and any(
         isinstance(element, np.ndarray) or hasattr(element, "detach") for element in item
     )

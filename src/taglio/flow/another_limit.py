@@ -120,8 +120,7 @@ def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[
             predicted = Interval(seconds, seconds, seconds)
             plan = replace(plan, runtime=point.runtime, predicted_latency_s=predicted)
         plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
-        holds = limits.max_error is None or error <= limits.max_error
-        holds = holds and keeps_pins(tables.graph, limits, plan)
+        holds = error <= limits.allowed_error and keeps_pins(tables.graph, limits, plan)
         name = f"earlier {point.name.removeprefix('earlier ')}"
         entries.append(Entry(plan, error, holds, name, loss=error, wall=point.latency))
     new = [entry for entry in entries if (entry.runtime, entry.forms) not in timed]

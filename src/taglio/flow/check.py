@@ -5,15 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from taglio import artifact
 from taglio.confirm import race
 from taglio.confirm.bench import Bench
 from taglio.confirm.speedup import Speedup
 from taglio.cores import available_cores
 from taglio.data.dataset import Sample
-from taglio.data.spec import InputSpec
 from taglio.deploy import verify
 from taglio.deploy.folder import DeliveredModel, described
 from taglio.deploy.processor_needs import lacks
@@ -28,7 +25,7 @@ from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN,
 from taglio.lab.setup import Setup
 from taglio.lab.work import Work
 from taglio.memory import size_text
-from taglio.model.inputs import input_specs
+from taglio.model.inputs import input_specs, random_feed
 from taglio.model.read import read as read_model
 from taglio.plan.result import Plan
 from taglio.profile.machine import Machine, describe
@@ -260,15 +257,12 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
 
 
 def _inputs_like(record: _Record, model: Path) -> Sequence[Sample]:
-    """Inputs without the data: the delivered samples, or zeros of the recorded shapes."""
+    """Inputs without the data: the delivered samples, or a random one of the recorded shapes."""
     samples = read_samples(record.delivered.folder)
     if samples:
         return samples
     proto, _ = read_model(model)
     recorded = record.profile.conditions.shapes
     shapes = recorded[0] if recorded else {}
-    return [{spec.name: _zeros(spec, shapes.get(spec.name)) for spec in input_specs(model, proto)}]
-
-
-def _zeros(spec: InputSpec, shape: tuple[int, ...] | None) -> np.ndarray:
-    return np.zeros(spec.sizes() if shape is None else shape, spec.dtype)
+    specs = input_specs(model, proto)
+    return [random_feed([replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in specs], seed=0)]

@@ -16,7 +16,7 @@ from taglio.memory import size_text, used_bytes
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.effort import MOST_MIXES
-from taglio.weights import listed_bytes, weight_bytes
+from taglio.weights import weight_bytes
 
 # Sessions timed side by side if memory allows: those of a profile.
 _SESSIONS = MOST_MIXES + 3
@@ -52,7 +52,7 @@ def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
     """The memory that a run on `data` needs, from the sizes of weights, tensors and samples."""
     least = least_bytes(model, graph)
     # Kernels pack weights in files while reading them.
-    session = 2 * activation_bytes(graph) + (1 if model.store else 2) * _weight_bytes(model)
+    session = 2 * activation_bytes(graph) + (1 if model.store else 2) * weight_bytes(model.proto)
     outputs, inputs = _sum_bytes(graph, graph.outputs), _sum_bytes(graph, graph.inputs)
     held_out = len(data.held_out.samples) + (0 if data.unseen is None else len(data.unseen.samples))
     count = len(data.calibration.samples) + held_out
@@ -63,12 +63,8 @@ def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
 def least_bytes(model: Model, graph: Graph) -> int:
     """The memory that a run can work with."""
     wanted = 4 * _sum_bytes(graph, graph.outputs) + _sum_bytes(graph, graph.inputs)
-    weights = (1.5 if model.store else 4.0) * _weight_bytes(model)
+    weights = (1.5 if model.store else 4.0) * weight_bytes(model.proto)
     return int(used_bytes() + _LIBRARIES_BYTES + 4 * activation_bytes(graph) + weights + wanted)
-
-
-def _weight_bytes(model: Model) -> int:
-    return weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
 
 
 def _sum_bytes(graph: Graph, names: Iterable[str]) -> int:

@@ -263,21 +263,16 @@ def _shortened(data: Split, setup: Setup) -> Split:
         replace(short := part(each, covering_rows(each.samples)[:count]), notes=(*short.notes, *notes))
         for each, count, notes in ((calibration, counts[0], ()), (held_out, counts[1], (Note(Kind.FACT, text),)))
     )
-    return Split(first, second, data.seed)
+    return Split(first, second)
 
 
 def _like_the_original(setup: Setup, converted: Converted, network: Network, held_out: Dataset) -> Note:
     """A note on a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
     samples = chosen(held_out.samples, typical(held_out.samples))
     model = Path(setup.model)
-    difference = distance(model, converted, network.outputs, samples, held_out.sha256, setup.threads)
-    return converted_note(model.name, converted, difference)
-
-
-def converted_note(name: str, converted: Converted, distance: float) -> Note:
-    """What was converted, and the relative L2 `distance` of its answers from the original's."""
-    same = "equal the original's" if distance == 0.0 else f"differ from the original's by {distance:.1e} (relative L2)"
-    what = f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}"
+    off = distance(model, converted, network.outputs, samples, held_out.sha256, setup.threads)
+    same = "equal the original's" if off == 0.0 else f"differ from the original's by {off:.1e} (relative L2)"
+    what = f"{model.name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}"
     return Note(Kind.FACT, f"{what}; its answers {same}")
 
 
@@ -331,4 +326,4 @@ def _read(
         whole = with_labels(whole, Path(setup.labels))
     if calibration is None:
         return split(whole, seed=setup.seed)
-    return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole, setup.seed)
+    return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole)

@@ -122,11 +122,10 @@ def optimize(
 @dataclass(frozen=True, slots=True, eq=False)
 class _SearchResult:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
-    for the report what was tried. `reused` is how many errors were not measured again. `why_float` says why no plan was
-    made."""
+    for the report doubts about the errors. `reused` is how many errors were not measured again. `why_float` says why no
+    plan was made."""
 
     work: Work
-    screened: Screened
     decision: Decision
     doubts: tuple[Note, ...]
     reused: int = 0
@@ -172,7 +171,7 @@ class _Search:
         # Whether sums saturate depends on the plan's forms, of which notes on the plan tell.
         doubts = tuple(note for note in error.notes if note.kind is not Kind.SATURATION)
         reused = error.evaluations if error is reuse else 0
-        return _SearchResult(settled, screened, decision, doubts, reused)
+        return _SearchResult(settled, decision, doubts, reused)
 
     def stopped(self, limits: Limits, stop: TimeIsUp | KeyboardInterrupt) -> _SearchResult:
         """The best so far of a search that was stopped. Raises `stop` if nothing can be delivered, as where blocks are
@@ -187,14 +186,15 @@ class _Search:
             work = self._screened.work.at(LEAST)
             decision = best_so_far(work, self._profile, tried, limits, self._screened.places)
             self._ended()
-            result = _SearchResult(work, self._screened, decision, (), why_float=STOPPED)
+            result = _SearchResult(work, decision, (), why_float=STOPPED)
         else:
             result = self._float_stays(limits, STOPPED)
         return replace(result, interrupted=isinstance(stop, KeyboardInterrupt))
 
     def delivered(self, work: Work, result: _SearchResult, ended: Ended, threads_note: Note | None) -> Result:
         """The result for the report and to be written, of a model that was opened as `work`."""
-        settled, screened, decision = ended.work, result.screened, ended.decision
+        settled, screened, decision = ended.work, self._screened, ended.decision
+        assert screened is not None, "what is delivered was screened"
         built = assemble(settled, decision.plan)
         self._clock.lap("build")
         search_notes = (*result.doubts, *notes.of_search(screened, work, wants_scheme=self._wanted is not None))
@@ -227,7 +227,7 @@ class _Search:
         decision = float_stays(work, profile, int8_error, limits, screened.places)
         doubts = doubts_without_study(work)
         self._ended()
-        return _SearchResult(work, screened, decision, doubts, why_float=why)
+        return _SearchResult(work, decision, doubts, why_float=why)
 
     def _ended(self) -> None:
         """No time limit ends what follows the search."""

@@ -75,7 +75,6 @@ class Outcome:
     status: str
     gap: float
     blocks: int
-    candidates: int
     calibration_samples: int
     held_out_samples: int
     float32: Figures

@@ -35,7 +35,6 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         status=plan.status,
         gap=plan.gap,
         blocks=len(work.graph.blocks),
-        candidates=len(work.graph.candidates()),
         calibration_samples=len(work.data.calibration.samples),
         held_out_samples=len(work.data.all_held_out.samples),
         float32=_figures(FLOAT_RUN, source or decision.ledger.float32, size_bytes, drift if source is None else 1.0),

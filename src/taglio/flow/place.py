@@ -274,7 +274,7 @@ class _Judged:
     def __init__(self, candidate: Candidate) -> None:
         work, limits = candidate.work.in_place(NAME), candidate.limits  # as assembled, whatever the devices' runtimes
         self.candidate, self._work = candidate, work
-        self.bound = inf if limits.max_error is None else limits.max_error
+        self.bound = limits.allowed_error
         self.target = None if self.bound == inf else ErrorTarget(work.graph, candidate.error, self.bound)
         key = ("placed", candidate.measured.scheme, limits.max_error, limits.metric, limits.also)
         self._evidence: dict[Hashable, Evidence] = work.kept.once(key, dict)

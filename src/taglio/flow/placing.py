@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from taglio.flow.error import error_of_workspace
 from taglio.flow.pareto import AXES, Front, front
 from taglio.flow.place import Candidate, candidate
 from taglio.flow.place import place as place_all
-from taglio.flow.workspace import PROFILE, keep_plan, reopen_profiled
+from taglio.flow.workspace import PARETO, PROFILE, keep_plan, reopen_profiled
 from taglio.plan.result import GAP
 from taglio.profile.result import Profile
 from taglio.profile.waking import with_waking
 from taglio.progress import Progress
 from taglio.transaction import changing
 
-CLUSTER, PARETO = "cluster", "pareto"
+CLUSTER = "cluster"
 # Limits of the first model that also apply to the others.
 _SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s", "max_steps")
 
@@ -139,7 +139,7 @@ def pareto(
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         if axis == "energy" or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
             cluster.refuse_without_watts()
-        works = [replace(candidate.workload(cluster), name=candidate.work.name) for candidate in candidates]
+        works = [candidate.workload(cluster) for candidate in candidates]
         result = front(works, axis, plan, points=points, progress=progress)
         artifact.save(folders[0] / f"{PARETO}.json", PARETO, candidates[0].work.model.sha256, result)
     return result

@@ -117,7 +117,7 @@ class Result:
         with scratch() as own:
             where = own / (Path(self.setup.model).stem or "model")
             where.mkdir()
-            _, delivered = write(where, self)
+            delivered = write(where, self)
             if delivered.proof is None:
                 raise BadOption(delivered.refusal)
             return export_workspace(where, Path(folder), layout)
@@ -159,17 +159,16 @@ def load(folder: str | os.PathLike[str]) -> Result:
         return Result(setup, network, graph, profile, error, plan, built, table, known)
 
 
-def write(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[Manifest, Delivered]:
+def write(folder: Path, result: Result, *, with_samples: bool = True) -> Delivered:
     """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
     workspace.begin(folder, sha256, result.setup, result.float32, result.graph, result.calibrated)
     drop(folder, f"{ERROR}.json")  # of an earlier run, perhaps on another model
-    for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):
+    artifacts = {PROFILE: result.profile, ERROR: result.error, PLAN: result.plan, OUTCOME: result.table}
+    for kind, value in artifacts.items():
         if value is not None:
             artifact.save(folder / f"{kind}.json", kind, sha256, value)
-    if result.table is not None:
-        artifact.save(folder / f"{OUTCOME}.json", OUTCOME, sha256, result.table)
-    return deliver(folder, result, with_samples=with_samples)
+    return deliver(folder, result, with_samples=with_samples)[1]
 
 
 def deliver(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[Manifest, Delivered]:

@@ -38,15 +38,13 @@ from taglio.search.limits import Bounds, limits_for, user_limits
 from taglio.transaction import changing, drop, held
 
 
-def optimize(
-    folder: Path, model: Path, data: Path, *, samples: bool = True, **given: Any
-) -> tuple[Result, Manifest, Delivered]:
+def optimize(folder: Path, model: Path, data: Path, *, samples: bool = True, **given: Any) -> tuple[Result, Delivered]:
     """The whole flow into a workspace; `given` are arguments of taglio.optimize, `samples` that of Result.save. An
     older run is replaced at the end; its measured errors are reused. Raises Busy if another command is using
     `folder`."""
     with changing(folder, create=True) as draft:
         result = optimize_model(model, data, reuse=workspace.last_error(draft), **given)
-        return result, *write(draft, result, with_samples=samples)
+        return result, write(draft, result, with_samples=samples)
 
 
 def profile(
@@ -132,13 +130,13 @@ def build_for_limit(
     max_drop: Bounds | None = None,
     samples: bool = True,
     progress: Progress | None = None,
-) -> tuple[Result, Manifest, Delivered]:
+) -> tuple[Result, Delivered]:
     """Replace what `optimize` delivered by the fastest plan for other limits, from what it measured;
     those that are not given stay. Raises Infeasible if no plan keeps them."""
     wanted = user_limits(max_error, min_score, max_drop)
     with changing(folder) as draft:
         result = for_another_limit(draft, wanted, progress)
-        return result, *write(draft, result, with_samples=samples)
+        return result, write(draft, result, with_samples=samples)
 
 
 def run(

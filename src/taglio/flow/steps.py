@@ -2,6 +2,7 @@
 the steps before. Reads no data."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +63,9 @@ class Stepped:
             states = after(feed, row)
         labels = None if dataset.labels is None else dataset.labels[kept]
         names = [dataset.names[row] for row in kept]
-        dropped = dataset.dropped + len(dataset.samples) - len(kept)
-        return assemble(dataset.source, samples, names, labels, dropped, dataset.notes)
+        dropped = dataset.dropped + dataset.batch * (len(dataset.samples) - len(kept))
+        filled = assemble(dataset.source, samples, names, labels, dropped, dataset.notes)
+        return replace(filled, batch=dataset.batch)
 
     def _proto(self) -> tuple[Path, onnx.ModelProto]:
         path = self._source if isinstance(self._source, Path) else IN_MEMORY

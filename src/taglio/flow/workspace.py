@@ -27,7 +27,7 @@ SETUP, GRAPH, CALIBRATED, PROFILE = "setup", "graph", "calibrated", "profile"
 ERROR, PLAN, RUN, DELIVERED = "error", "plan", "run", "delivered"
 COMPONENTS, DEPLOY = "components", "deploy"
 FLOAT_MODEL = "float32.onnx"
-OUTCOME = "outcome"
+OUTCOME, PARETO = "outcome", "pareto"
 REPORT = "report.html"
 # Files made from a stage, removed when it is replaced; a folder means all its files.
 _FROM_PLAN = (
@@ -40,7 +40,7 @@ _FROM_PLAN = (
     "cluster-run.json",
     REPORT,
 )
-MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", *_FROM_PLAN)}
+MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", f"{PARETO}.json", *_FROM_PLAN)}
 MADE_FROM[PROFILE] = MADE_FROM[ERROR]
 T = TypeVar("T")
 
@@ -173,10 +173,7 @@ def built_from(folder: Path, built: Built, plan: Plan) -> None:
 def keep_plan(folder: Path, plan: Plan) -> None:
     """Store a plan in the workspace and remove everything made from another plan."""
     path = folder / f"{PLAN}.json"
-    try:
-        before = artifact.load(path, PLAN, Plan, model_sha256=plan.model_sha256).fingerprint()
-    except BadArtifact:
-        before = ""
-    if before != plan.fingerprint():
+    before = _known(path, PLAN, Plan, plan.model_sha256)
+    if before is None or before.fingerprint() != plan.fingerprint():
         drop(folder, *MADE_FROM[PLAN])
     artifact.save(path, PLAN, plan.model_sha256, plan)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 from taglio.error.loss import RELATIVE, Bound, Metric
@@ -39,6 +40,11 @@ class Limits:
     min_rate_per_s: float | None = None
     also: tuple[Bound, ...] = ()
     max_steps: int = 1
+
+    @property
+    def allowed_error(self) -> float:
+        """`max_error`; infinite if there is no limit."""
+        return inf if self.max_error is None else self.max_error
 
 
 @dataclass(frozen=True, slots=True)

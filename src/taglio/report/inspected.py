@@ -20,7 +20,7 @@ from taglio.profile.machine import Machine
 from taglio.report.console import say, show
 from taglio.report.parts import Table
 from taglio.report.units import MISSING, about, percent, size
-from taglio.weights import listed_bytes, weight_bytes
+from taglio.weights import weight_bytes
 
 # Types of operators, and reasons why blocks stay float, that the summary names.
 _TYPES, _REASONS = 8, 3
@@ -56,7 +56,7 @@ def summary(model: Model, graph: Graph, inspection: Inspection, machine: Machine
     counted = f", {sum(block.flops for block in graph.blocks) / 1e9:.3f} GFLOPs" if complete else ""
     say(
         f"{model.name}: {plural(inspection.blocks, 'block')}, {inspection.int8_blocks} can be int8{counted}, "
-        f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights{opset}"
+        f"{size(weight_bytes(model.proto))} of weights{opset}"
     )
     named = ", ".join(f"{count} {kind}" for kind, count in inspection.operators[:_TYPES])
     more = len(inspection.operators) - _TYPES

@@ -13,7 +13,7 @@ from taglio.error.model import ErrorModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.pareto import Front
-from taglio.flow.workspace import OUTCOME, fits
+from taglio.flow.workspace import fits
 from taglio.lab.setup import Setup
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
@@ -59,22 +59,21 @@ def gather(folder: Path) -> Material:
 
     def made(kind: str, expected: type[T], plan_sha256: str = "") -> T | None:
         """The artifact; None if it is missing, or of another plan than `plan_sha256`."""
-        path = folder / f"{kind}.json"
-        value = artifact.load(path, kind, expected, model_sha256=sha256) if path.exists() else None
+        value = workspace.load_if_present(folder, kind, expected, sha256)
         is_current = not plan_sha256 or getattr(value, "plan_sha256", plan_sha256) == plan_sha256
         return value if is_current else None
 
     setup, plan = made(workspace.SETUP, Setup), made(workspace.PLAN, Plan)
     error = made(workspace.ERROR, ErrorModel)
     current = plan.fingerprint() if plan is not None else ""
-    outcome, run = made(OUTCOME, Outcome, current), made(workspace.RUN, RunReport, current)
+    outcome, run = made(workspace.OUTCOME, Outcome, current), made(workspace.RUN, RunReport, current)
     fits(profile_path, profile, graph)
     name = outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name
     components = folder / workspace.COMPONENTS
     manifest = read(components, model_sha256=sha256) if (components / MANIFEST).exists() else None
     tools = msgspec.json.decode(profile_path.read_bytes(), type=_Versions).tools
     built_in = workspace.DEPLOY if (folder / workspace.DEPLOY).is_dir() else workspace.COMPONENTS
-    front = made("pareto", Front)
+    front = made(workspace.PARETO, Front)
     return Material(name, profile, graph, setup, error, plan, outcome, manifest, run, front, tools, built_in)
 
 

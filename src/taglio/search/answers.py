@@ -1,7 +1,6 @@
 """Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
 
 from collections.abc import Callable, Sequence
-from math import inf
 
 import numpy as np
 import onnx
@@ -67,7 +66,7 @@ def answers_by(work: Work, run: Callable[[Sample, Outputs], Outputs], limits: Li
 
 def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: Limits) -> Answers:
     parts, score = tally.parts(), tally.score()
-    limit = inf if limits.max_error is None else limits.max_error
+    limit = limits.allowed_error
     digests = work.digests[1]
     groups = [digests.index(digest) for digest in digests]
     first, every = len(work.data.held_out.samples), range(len(digests))

@@ -159,8 +159,7 @@ def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits,
             continue
         plan = Tables(work.graph, profile).describe(limits, assignment)
         plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
-        holds = limits.max_error is None or error <= limits.max_error
-        entries.append(Entry(plan, error, holds, name))
+        entries.append(Entry(plan, error, error <= limits.allowed_error, name))
     by_name = {entry.key: entry for entry in as_profiled(profile, entries)}
     return _among(work, profile, {place: Ledger(by_name, place, profile.conditions.others)}, limits, places)
 

@@ -231,7 +231,7 @@ def meter_of(work: Work, profile: Profile, limits: Limits, inputs: int = 0) -> E
     `inputs` as were studied, but as many as the metrics need. All held-out inputs judge the plan that wins."""
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
-    limit = inf if limits.max_error is None else limits.max_error
+    limit = limits.allowed_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(bound.metric for bound in limits.also)]))
     verify_s = work.budget.verify_s
     count = work.within(verify_s).runs(max(work.budget.verify_inputs, inputs), fewest)

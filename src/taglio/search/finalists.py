@@ -70,8 +70,7 @@ def float_in(place: str, float_plan: Entry, base: float, wall: WallTime) -> Entr
         predicted_latency_s=Interval(seconds, seconds, seconds),
         predicted_error=Interval(base, base, base),
     )
-    limit = plan.limits.max_error
-    holds = not plan.limits.int8_blocks and (limit is None or base <= limit)
+    holds = not plan.limits.int8_blocks and base <= plan.limits.allowed_error
     return Entry(plan, base, holds, FLOAT_RUN, loss=float_plan.loss, wall=wall)
 
 

@@ -99,11 +99,11 @@ class Answers:
 
     def keeps(self, limits: Limits) -> bool:
         """Whether the limit holds on the inputs of the search."""
-        return limits.max_error is None or self.searched <= limits.max_error
+        return self.searched <= limits.allowed_error
 
     def accepted(self, limits: Limits) -> bool:
         """Whether the limit holds on the inputs of the search and the unseen ones (unseen.py)."""
-        most = inf if limits.max_error is None else limits.max_error
+        most = limits.allowed_error
         return self.judged <= most and accepted(most, self.searched, self.unseen, self.likely_end)
 
 

@@ -173,8 +173,7 @@ def _solved(plan: Plan, measured: Evidence, bound: float) -> Entry:
 def from_rule(name: str, tables: Tables, limits: Limits, measured: Evidence) -> Entry:
     """An assignment that is not from the solver, with what was `measured` of it."""
     plan = tables.describe(limits, measured.assignment)
-    holds = limits.max_error is None or measured.error <= limits.max_error
-    holds = holds and keeps_pins(tables.graph, limits, plan)
+    holds = measured.error <= limits.allowed_error and keeps_pins(tables.graph, limits, plan)
     return Entry(replace(plan, measured_error=measured.error), measured.error, holds, name, loss=measured.loss)
 
 
