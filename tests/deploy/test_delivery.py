@@ -185,17 +185,6 @@ def test_the_snippet_in_cpp_compiles_and_runs(at_once: int, tmp_path: Path) -> N
     assert ended.stdout.split() == [f"[{','.join(map(str, shape))}]"] * at_once
 
 
-def test_the_readme_of_a_gpu_appends_its_provider(tmp_path: Path) -> None:
-    # By the documentation of ONNX Runtime's C++ API: its wheel has no headers to compile with.
-    delivery = delivered(tmp_path, onnxruntime.NAME)
-    providers = [["CUDAExecutionProvider", {"use_tf32": "0"}], ["CPUExecutionProvider", {}]]
-    rewritten(delivery.folder, "session.json", {"providers": providers})
-    described = json.loads((delivery.folder / "deploy.json").read_text())
-    write_readme(delivery.folder, described, delivery.components, FACTS, None)
-    text = (delivery.folder / README).read_text()
-    assert 'cuda.Update({{"use_tf32", "0"}});\n    options.AppendExecutionProvider_CUDA_V2(*cuda);\n' in text
-
-
 def test_text_is_delivered(tmp_path: Path) -> None:
     from taglio.deploy.write import write_samples  # noqa: PLC0415
 

@@ -30,7 +30,7 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
     what the place adds by itself: 0 where its answers are the reference, and for metrics whose losses do not add up."""
     if work.setup.runtime != AUTO:
         return Places((_only(work, max_loss, metric, work.setup.runtime),))
-    everywhere = [name for name in RUNTIMES if cuda.offered() or name not in cuda.PLACES]
+    everywhere = [name for name in RUNTIMES if name not in cuda.PLACES or not refusal(name)]
     refusals = {name: why for name in everywhere if (why := refusal(name))}
     usable = [name for name in everywhere if name not in refusals]
     if len(usable) == 1:
