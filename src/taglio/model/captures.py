@@ -24,11 +24,6 @@ def read_from_outside(body: onnx.GraphProto) -> list[str]:
     return [name for name in reads if name not in defined]
 
 
-def captured(node: onnx.NodeProto) -> list[str]:
-    """Names that the subgraphs of a node read from outside, each once."""
-    return list(dict.fromkeys(name for body in bodies(node) for name in read_from_outside(body)))
-
-
 def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
     """The nodes that read each tensor, also in their subgraphs; a node is there as often as it reads the tensor."""
     readers_of: dict[str, list[onnx.NodeProto]] = {}
