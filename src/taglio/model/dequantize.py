@@ -11,6 +11,7 @@ Constants are left: they are folded.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -27,8 +28,7 @@ def with_zero_points(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not any(_depends_on_type(node, stored) for graph in graphs(proto.graph) for node in graph.node):
         return proto
     types = element_types(proto)
-    explicit = onnx.ModelProto()
-    explicit.CopyFrom(proto)
+    explicit = deepcopy(proto)
     constants = {tensor.name: tensor for graph in graphs(explicit.graph) for tensor in graph.initializer}
     changed = [_written_out(graph, types, constants) for graph in graphs(explicit.graph)]
     return explicit if any(changed) else proto

@@ -1,12 +1,22 @@
-"""Models made from another: with more outputs, with flags, or empty. Only flags are added in place."""
+"""Models made from another: with inferred shapes, with more outputs, with flags, or empty. Only flags are added in
+place."""
 
 from collections.abc import Iterable
 from copy import deepcopy
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, shape_inference
 
 from taglio.model.captures import node_inputs
+
+
+def inferred(proto: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
+    """A copy of `proto` with the types and shapes that ONNX infers, with `data_prop` also from the values of computed
+    sizes; `proto` itself if that fails."""
+    try:
+        return shape_inference.infer_shapes(proto, data_prop=data_prop)
+    except Exception:  # bare RuntimeErrors from C++
+        return proto
 
 
 def with_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:

@@ -6,16 +6,17 @@ shapes are fetched, so it takes no more memory than any other run.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from taglio.data.spec import Shape, dtype_name
 from taglio.errors import BadData, BadModel
-from taglio.model.derived import with_operators, with_outputs
+from taglio.model.derived import inferred, with_operators, with_outputs
 from taglio.model.inputs import Feed, fix_shapes, random_feeds
 from taglio.model.load import Model
 from taglio.model.opset import declared_opset
@@ -45,8 +46,8 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, TensorInfo]:
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
     # Of many tensors, static shapes are used where they exist: ONNX Runtime takes minutes to fetch 100,000 outputs.
-    inferred = tensor_shapes(model.proto) if len(written) > 5_000 else {}
-    typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
+    static = tensor_shapes(model.proto) if len(written) > 5_000 else {}
+    typed = [name for name in written if name in types and name not in static and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
     added = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]
     output_names = [*(node.name for node in added), *open_]
@@ -58,7 +59,7 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, TensorInfo]:
         session = open_session(proto, _PLAIN, label=model.name)
         values = run_session(session, output_names, feed, label)
     seen = {name: _of_array(value) for name, value in feed.items()}
-    seen |= {name: _declared(inferred[name], types[name]) for name in written if name in inferred and name in types}
+    seen |= {name: _declared(static[name], types[name]) for name in written if name in static and name in types}
     seen |= {name: _declared(shape, types[name]) for name, shape in zip(typed, values, strict=False)}
     for name, value in zip(open_, values[len(typed) :], strict=True):
         if isinstance(value, np.ndarray):
@@ -98,11 +99,9 @@ def _inferred(model: Model, feed: Feed) -> dict[str, TensorInfo] | None:
     """What `observe` would find for `feed`, by shape inference; None if it leaves a shape or type open."""
     proto = model.proto
     if any(spec.dynamic for spec in model.inputs):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model.proto)
+        proto = deepcopy(model.proto)
         fix_shapes(Path(model.name), proto, {name: value.shape for name, value in feed.items()})
-        with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; shapes stay open then
-            proto = shape_inference.infer_shapes(proto, data_prop=True)
+        proto = inferred(proto, data_prop=True)
     shapes, types = tensor_shapes(proto), tensor_types(proto)
     written = [name for node in proto.graph.node for name in node.output if name]
     if not all(name in shapes and name in types for name in written):
