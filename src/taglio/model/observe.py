@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from taglio.data.dataset import shapes_of
 from taglio.data.spec import Shape, dtype_name
 from taglio.errors import BadData, BadModel
 from taglio.model.derived import inferred, with_operators, with_outputs
@@ -23,7 +24,8 @@ from taglio.model.opset import declared_opset
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 _PREFIX = "taglio/shape/"
-_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
+# No operator is rewritten or fused, so every tensor can be fetched; nothing is timed.
+PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, TensorInfo]:
         proto = with_operators(model.proto, added, output_names)
         if not declared_opset(proto):
             proto.opset_import.append(helper.make_opsetid("", 13))
-        session = open_session(proto, _PLAIN, label=model.name)
+        session = open_session(proto, PLAIN, label=model.name)
         values = run_session(session, output_names, feed, label)
     seen = {name: _of_array(value) for name, value in feed.items()}
     seen |= {name: _declared(static[name], types[name]) for name in written if name in static and name in types}
@@ -100,7 +102,7 @@ def _inferred(model: Model, feed: Feed) -> dict[str, TensorInfo] | None:
     proto = model.proto
     if any(spec.dynamic for spec in model.inputs):
         proto = deepcopy(model.proto)
-        fix_shapes(Path(model.name), proto, {name: value.shape for name, value in feed.items()})
+        fix_shapes(Path(model.name), proto, shapes_of(feed))
         proto = inferred(proto, data_prop=True)
     shapes, types = tensor_shapes(proto), tensor_types(proto)
     written = [name for node in proto.graph.node for name in node.output if name]
@@ -149,7 +151,7 @@ def tensor_values(
     inputs = {spec.name for spec in model.inputs}
     inside = [name for name in names if name not in inputs]
     # Without names ONNX Runtime would compute all outputs.
-    session = open_session(with_outputs(model.proto, inside), _PLAIN, label=model.name) if inside else None
+    session = open_session(with_outputs(model.proto, inside), PLAIN, label=model.name) if inside else None
     for feed in feeds:
         values = run_session(session, inside, feed, label) if session else []
         yield {name: feed[name] for name in names if name in inputs} | dict(zip(inside, values, strict=True))

@@ -20,6 +20,8 @@ INT8_COMPUTE = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid",
      "LeakyRelu"}
 )  # fmt: skip
+# ONNX's own domain, which has two names.
+STANDARD = ("", "ai.onnx")
 # Operators whose results are drawn at random.
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -33,7 +35,7 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 def standard(node: onnx.NodeProto) -> bool:
     """Whether `node` is in ONNX's own domain: operators of other domains may share its names."""
-    return node.domain in ("", "ai.onnx")
+    return node.domain in STANDARD
 
 
 def moves(node: onnx.NodeProto) -> bool:

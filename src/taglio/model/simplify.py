@@ -18,8 +18,8 @@ from taglio.cores import available_cores
 from taglio.model.captures import bodies, graphs, read_from_outside
 from taglio.model.derived import inferred
 from taglio.model.fold import fold
-from taglio.model.operators import standard
-from taglio.model.opset import STANDARD, declared_opset
+from taglio.model.operators import STANDARD, standard
+from taglio.model.opset import declared_opset
 from taglio.model.strides import move_strides
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
