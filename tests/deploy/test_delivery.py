@@ -60,8 +60,8 @@ def delivered(folder: Path, runtime: str, devices: int = 1, way: Way | None = No
     samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(3)]
     executor = Executor(components, manifest, OPTIONS)
     answered = [Answered(sample, dict(zip(manifest.outputs, executor.run(sample), strict=True))) for sample in samples]
-    described = write(folder / "deploy", components, manifest, OPTIONS, answered[:2], way)
-    write_readme(folder / "deploy", described, components, FACTS, 50_000_000)
+    write(folder / "deploy", components, manifest, OPTIONS, answered[:2], way)
+    write_readme(folder / "deploy", components, FACTS, 50_000_000)
     return Delivery(folder / "deploy", components, manifest, answered)
 
 
