@@ -121,6 +121,11 @@ def precisions(scheme: Scheme, place: str = "") -> tuple[Precision, ...]:
     return tuple(form for form in forms if has_kernels(place, form)) if place else forms
 
 
+def int8_of(forms: Iterable[Precision]) -> Precision:
+    """The one of `forms` in which a whole block is in static int8."""
+    return next(form for form in forms if form.form == "whole")
+
+
 def has_kernels(place: str, form: Precision) -> bool:
     """Whether `place` has kernels of a form."""
     return form.form != "bfloat16" or place == OPENVINO
