@@ -38,6 +38,13 @@ def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     return {name: node for node in nodes for name in node.output if name}
 
 
+def set_operators(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give `graph`, in place, these operators instead of its own, of which they may be some."""
+    nodes = [*nodes]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
 def ahead(
     node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], kinds: Collection[str]
 ) -> onnx.NodeProto | None:

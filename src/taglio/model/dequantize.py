@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import graphs
+from taglio.model.captures import graphs, set_operators
 from taglio.model.element_types import element_types
 
 
@@ -63,6 +63,5 @@ def _written_out(graph: onnx.GraphProto, types: dict[str, int], constants: dict[
             changed = True
         else:
             nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    set_operators(graph, nodes)
     return changed

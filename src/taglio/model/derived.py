@@ -7,7 +7,7 @@ from copy import deepcopy
 import onnx
 from onnx import TensorProto, helper, shape_inference
 
-from taglio.model.captures import node_inputs
+from taglio.model.captures import node_inputs, set_operators
 
 
 def inferred(proto: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
@@ -38,10 +38,8 @@ def with_operators(proto: onnx.ModelProto, added: Iterable[onnx.NodeProto], outp
         index = max((writer.get(name, -1) for name in node_inputs(node)), default=-1)
         behind.setdefault(index, []).append(node)
         writer |= dict.fromkeys(node.output, index)
-    del extended.graph.node[:]
-    extended.graph.node.extend(behind.get(-1, ()))
-    for index, node in enumerate(nodes):
-        extended.graph.node.extend((node, *behind.get(index, ())))
+    in_order = [operator for index, node in enumerate(nodes) for operator in (node, *behind.get(index, ()))]
+    set_operators(extended.graph, [*behind.get(-1, ()), *in_order])
     return extended
 
 

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, writers
+from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, set_operators, writers
 from taglio.model.operators import MOVEMENT, integer
 from taglio.model.simplify import drop_unused_initializers
 from taglio.notes import Kind, Note
@@ -144,9 +144,7 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.We
         names = [node.output[0] for node in group]
         for name, value in zip(names, _computed(proto, group, names), strict=True):
             constants[name] = weights.constant(value, name, store)
-    remaining = [node for node in proto.graph.node if constants.keys().isdisjoint(node.output)]
-    del proto.graph.node[:]
-    proto.graph.node.extend(remaining)
+    set_operators(proto.graph, (node for node in proto.graph.node if constants.keys().isdisjoint(node.output)))
     proto.graph.initializer.extend(constants.values())
     drop_unused_initializers(proto.graph)
     return True
@@ -211,8 +209,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
                 nodes[-1] = helper.make_node("Identity", [in_float[node.input[0]]], node.output, name=node.name)
             else:
                 renamed[node.output[0]] = in_float[node.input[0]]
-    del proto.graph.node[:]
-    proto.graph.node.extend(_used(nodes, outputs))
+    set_operators(proto.graph, _used(nodes, outputs))
 
 
 def _clip(proto: onnx.ModelProto, source: str, out: str, limits: tuple[float, float]) -> onnx.NodeProto:

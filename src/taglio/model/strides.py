@@ -20,7 +20,7 @@ from math import prod
 import onnx
 from onnx import helper
 
-from taglio.model.captures import readers
+from taglio.model.captures import readers, set_operators
 from taglio.model.operators import integers, set_attribute, standard, text
 
 _ELEMENTWISE = frozenset(
@@ -40,10 +40,9 @@ def move_strides(graph: onnx.GraphProto) -> None:
             for reader in moving.readers[tensor]:
                 set_attribute(reader, "strides", (1,) * len(strides))
             moving.reduce(tensor, strides)
-    nodes = [operator for node in graph.node for operator in (*moving.pools[node.output[0]], node)]
+    set_operators(graph, (operator for node in graph.node for operator in (*moving.pools[node.output[0]], node)))
     recorded = [value for value in graph.value_info if value.name not in moving.smaller]
-    del graph.node[:], graph.value_info[:]
-    graph.node.extend(nodes)
+    del graph.value_info[:]
     graph.value_info.extend(recorded)
 
 
