@@ -48,7 +48,7 @@ def own_run(path: Path, runtime: str, threads: int) -> Callable[[Feed], object]:
     """The runtime's own call for the file at `path`."""
     if runtime == openvino.NAME:
         ov = optional("openvino", "pip install 'taglio[openvino]'")
-        settings = openvino.properties(has_bfloat16=False) | {"INFERENCE_NUM_THREADS": threads}
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
         request = ov.Core().compile_model(path, "CPU", settings).create_infer_request()
         return lambda feed: [np.array(value) for value in request.infer(feed, share_inputs=True).values()]
     options = ort.SessionOptions()

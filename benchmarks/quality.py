@@ -30,7 +30,7 @@ from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import FEEDS
-from taglio.quantize.precision import precisions
+from taglio.quantize.precision import int8_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 from taglio.search.decide import decide
@@ -69,7 +69,7 @@ def rivals(work: Work, at: Stages, bounds: list[float]) -> list[Contender]:
     """The rivals' choices, built by ONNX Runtime's quantiser."""
     forms = precisions(DEFAULT_SCHEME)
     everything = dict(pure_assignments(work.graph, forms)["int8"])
-    int8 = next(form for form in forms if form.form == "whole")
+    int8 = int8_of(forms)
     layers = speedups(layer_times(at.builder, work.graph, forms, work.setup.options(), work.typical[0]))
     result = []
     for name, chosen in fixed(work.graph, int8, everything, layers).items():

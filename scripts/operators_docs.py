@@ -195,9 +195,9 @@ def _places() -> Iterator[Sequence[str]]:
 
 
 def _chosen(place: str) -> str:
-    if place in cuda.PLACES:
+    if place in WHOLE:
         return "`auto` measures the float model there; `taglio run --runtime` runs it"
-    return "by `auto`, where it pays" if place in WHOLE else "by name, or by `auto`"
+    return "by name, or by `auto`"
 
 
 def _block(case: Case) -> Block:

@@ -31,9 +31,14 @@ _CGROUPS = (
 )
 
 
+def machine_bytes() -> int:
+    """The machine's physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def free_bytes() -> int:
     """Memory that a process could allocate now without swapping: the machine's, or less if a container limits it."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = machine_bytes()
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024

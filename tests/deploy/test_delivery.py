@@ -60,8 +60,8 @@ def delivered(folder: Path, runtime: str, devices: int = 1, way: Way | None = No
     samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(3)]
     executor = Executor(components, manifest, OPTIONS)
     answered = [Answered(sample, dict(zip(manifest.outputs, executor.run(sample), strict=True))) for sample in samples]
-    described = write(folder / "deploy", components, manifest, OPTIONS, answered[:2], way)
-    write_readme(folder / "deploy", described, components, FACTS, 50_000_000)
+    write(folder / "deploy", components, manifest, OPTIONS, answered[:2], way)
+    write_readme(folder / "deploy", components, FACTS, 50_000_000)
     return Delivery(folder / "deploy", components, manifest, answered)
 
 
@@ -183,17 +183,6 @@ def test_the_snippet_in_cpp_compiles_and_runs(at_once: int, tmp_path: Path) -> N
     ended = subprocess.run([str(tmp_path / "main")], cwd=delivery.folder, capture_output=True, text=True, check=True)
     shape = next(iter(delivery.answered[0].outputs.values())).shape
     assert ended.stdout.split() == [f"[{','.join(map(str, shape))}]"] * at_once
-
-
-def test_the_readme_of_a_gpu_appends_its_provider(tmp_path: Path) -> None:
-    # By the documentation of ONNX Runtime's C++ API: its wheel has no headers to compile with.
-    delivery = delivered(tmp_path, onnxruntime.NAME)
-    providers = [["CUDAExecutionProvider", {"use_tf32": "0"}], ["CPUExecutionProvider", {}]]
-    rewritten(delivery.folder, "session.json", {"providers": providers})
-    described = json.loads((delivery.folder / "deploy.json").read_text())
-    write_readme(delivery.folder, described, delivery.components, FACTS, None)
-    text = (delivery.folder / README).read_text()
-    assert 'cuda.Update({{"use_tf32", "0"}});\n    options.AppendExecutionProvider_CUDA_V2(*cuda);\n' in text
 
 
 def test_text_is_delivered(tmp_path: Path) -> None:

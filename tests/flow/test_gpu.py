@@ -50,7 +50,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     session, known = open_session(work.model.proto, SessionOptions(1)), places.refusal
     samples = [*work.data.calibration.samples, *work.data.held_out.samples]
     answers = {next(iter(each.values())).tobytes(): session.run(None, dict(each)) for each in samples}
-    monkeypatch.setattr(cuda, "offered", lambda: True)
+    monkeypatch.setattr(cuda, "refusal", lambda: "")
     monkeypatch.setattr(cuda, "open_session", lambda path, options: Prompt(path, options, answers))
     monkeypatch.setattr("taglio.search.places.refusal", lambda name: "" if name in cuda.PLACES else known(name))
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taglio.model.inputs import Feed
 from taglio.profile import rounds, waking
 from taglio.profile.busy import BusyWatch
 from taglio.profile.effort import Effort, Schedule
 from taglio.profile.kernels import unpaused
-from taglio.profile.rounds import Feed, interleave, run_for, turns
+from taglio.profile.rounds import interleave, run_for, turns
 from taglio.profile.stopwatch import Stopwatch
 from taglio.profile.waking import waking_seconds
 from taglio.profile.wall_time import STRETCH_S, scatter, stretches, summarize, without_drift

@@ -9,13 +9,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from taglio.cluster.planning.schedule import components
 from taglio.data.spec import dtype_of
 from taglio.errors import BadOption, plural
 from taglio.model.captures import node_inputs, writers
-from taglio.model.derived import empty_like
+from taglio.model.derived import empty_like, inferred
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import base_name
@@ -182,7 +182,7 @@ class _Cutting:
 def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInfoProto]:
     """Type and dimensions of every value that may cross: as inferred, or, behind operators unknown to ONNX, the
     observed type with open dimensions."""
-    typed = shape_inference.infer_shapes(quantized).graph
+    typed = inferred(quantized).graph
     info = {value.name: value for value in [*typed.value_info, *typed.input, *typed.output]}
     typed_names = {name for name, value in info.items() if _typed(value.type)}
     tensors = graph.tensor_map()

@@ -11,7 +11,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taglio import artifact, weights
@@ -19,8 +19,7 @@ from taglio.deploy import ovms, triton, verify
 from taglio.deploy.folder import DeliveredModel, DeliveredPart
 from taglio.deploy.prove import prove
 from taglio.deploy.served import Joining, ServedComponent
-from taglio.deploy.verify import MANIFEST
-from taglio.deploy.write import README, VERIFY, Answered, template
+from taglio.deploy.write import README, VERIFY, Answered, template, write_manifest
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
@@ -161,14 +160,9 @@ def _proven(
             parts.append(
                 replace(component.part, runtime=component.runtime, model=component.files[0].name, settings=settings)
             )
-        whole = {
-            "inputs": model.inputs,
-            "outputs": model.outputs,
-            "way": asdict(Way(1)),  # answers do not depend on it
-            "components": [asdict(part) for part in parts],
-        }
         hashes = {file.name: weights.sha256(file) for file in sorted(folder.iterdir())}
-        (folder / MANIFEST).write_text(json.dumps(whole | {"sha256": hashes}))
+        # Answers do not depend on the way.
+        write_manifest(folder, replace(model, components=tuple(parts), sha256=hashes, way=Way(1)))
         shutil.copyfile(verify.__file__, folder / VERIFY)
         try:
             return prove(folder, answered).distance

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from taglio.deploy.verify import TOLERANCE
 from taglio.deploy.write import VERIFY, Answered, write_samples
 from taglio.errors import MeasurementFailed, one_line, plural
 from taglio.scratch import scratch
@@ -20,7 +19,6 @@ class DeployProof:
 
     samples: int
     distance: float
-    tolerance: float
     peak_memory_bytes: int | None
 
 
@@ -34,7 +32,7 @@ def prove(folder: Path, samples: Sequence[Answered]) -> DeployProof:
         raise MeasurementFailed(
             f"{folder}: run without taglio, {plural(len(report.problems), 'check')} failed: {report.problems[0]}"
         )
-    return DeployProof(len(samples), report.distance, TOLERANCE, report.peak_memory_bytes)
+    return DeployProof(len(samples), report.distance, report.peak_memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +17,7 @@ from taglio import artifact, weights
 from taglio.components.build import Manifest, Piece
 from taglio.data.dataset import Sample
 from taglio.deploy import verify
+from taglio.deploy.folder import DeliveredModel, DeliveredPart, described
 from taglio.deploy.verify import MANIFEST, SAMPLES
 from taglio.errors import BadArtifact, one_line
 from taglio.model.captures import graphs
@@ -61,9 +61,8 @@ def write(
     options: SessionOptions,
     samples: Sequence[Answered],
     way: Way | None = None,
-) -> dict[str, Any]:
-    """Write all but README.md from the files in `components`; returns what deploy.json holds. `samples` may be empty.
-    `way` None: one run at a time.
+) -> None:
+    """Write all but README.md from the files in `components`. `samples` may be empty. `way` None: one run at a time.
 
     Files are replaced one by one, never written to: the folder may share them with an older state of the workspace.
     """
@@ -80,31 +79,30 @@ def write(
                     shutil.copyfile(file, target)
                 hashes[file.name] = weights.sha256(folder / file.name)
         parts.append(_part(piece, exported, settings))
-    described = {
-        "inputs": list(manifest.inputs),
-        "outputs": list(manifest.outputs),
-        "way": asdict(way),
-        "components": parts,
-        "sha256": hashes,
-    }
-    artifact.write_bytes(folder / MANIFEST, json.dumps(described, indent=2).encode())
+    write_manifest(folder, DeliveredModel(manifest.inputs, manifest.outputs, tuple(parts), hashes, way))
     artifact.write_bytes(folder / VERIFY, Path(verify.__file__).read_bytes())
     if samples:
         write_samples(folder / SAMPLES_FOLDER, samples)
-    return described
 
 
-def _part(piece: Piece, exported: Exported, settings: str) -> dict[str, Any]:
-    return {
-        "name": piece.name,
-        "device": piece.device,
-        "runtime": exported.package,
-        "version": piece.runtime_version,
-        "model": exported.model.name,
-        "settings": settings,
-        "inputs": [port.name for port in piece.inputs],
-        "outputs": [port.name for port in piece.outputs],
-    }
+def _part(piece: Piece, exported: Exported, settings: str) -> DeliveredPart:
+    return DeliveredPart(
+        name=piece.name,
+        device=piece.device,
+        runtime=exported.package,
+        version=piece.runtime_version,
+        model=exported.model.name,
+        settings=settings,
+        inputs=tuple(port.name for port in piece.inputs),
+        outputs=tuple(port.name for port in piece.outputs),
+    )
+
+
+def write_manifest(folder: Path, model: DeliveredModel) -> None:
+    """Write deploy.json, which describes `model`."""
+    fields = asdict(model)
+    del fields["folder"]
+    artifact.write_bytes(folder / MANIFEST, json.dumps(fields, indent=2).encode())
 
 
 def write_source(
@@ -138,13 +136,13 @@ def write_in_way(folder: Path, delivered: Path, way: Way) -> None:
     """Write what `verify.DeployedModel` needs to open the model in `delivered`, whose files are referred to, in another
     way."""
     folder.mkdir(parents=True, exist_ok=True)
-    described = json.loads((delivered / MANIFEST).read_text())
-    for part in described["components"]:
+    manifest = json.loads((delivered / MANIFEST).read_text())
+    for part in manifest["components"]:
         settings = json.loads((delivered / part["settings"]).read_text())
         artifact.write_bytes(folder / part["settings"], json.dumps(in_way(part["runtime"], settings, way)).encode())
         part["model"] = str((delivered / part["model"]).absolute())
-    described |= {"way": asdict(way), "sha256": {}}
-    artifact.write_bytes(folder / MANIFEST, json.dumps(described).encode())
+    manifest |= {"way": asdict(way), "sha256": {}}
+    artifact.write_bytes(folder / MANIFEST, json.dumps(manifest).encode())
 
 
 def write_opened(
@@ -159,9 +157,9 @@ def write_opened(
 def _write_one(folder: Path, exported: Exported, inputs: Sequence[str], outputs: Sequence[str], way: Way) -> None:
     ports = {"inputs": list(inputs), "outputs": list(outputs)}
     part = {"runtime": exported.package, "model": str(exported.model), "settings": exported.settings_file, **ports}
-    described = {**ports, "way": asdict(way), "components": [part], "sha256": {}}
+    manifest = {**ports, "way": asdict(way), "components": [part], "sha256": {}}
     artifact.write_bytes(folder / exported.settings_file, json.dumps(exported.settings).encode())
-    artifact.write_bytes(folder / MANIFEST, json.dumps(described).encode())
+    artifact.write_bytes(folder / MANIFEST, json.dumps(manifest).encode())
 
 
 def write_samples(folder: Path, samples: Sequence[Answered]) -> None:
@@ -216,26 +214,22 @@ def template(name: str) -> Template:
     return templates.get_template(name)
 
 
-def write_readme(
-    folder: Path, described: Mapping[str, Any], components: Path, facts: Facts, peak_memory_bytes: int | None
-) -> None:
+def write_readme(folder: Path, components: Path, facts: Facts, peak_memory_bytes: int | None) -> None:
     """Write README.md for what `write` wrote and prove.py has run. `peak_memory_bytes` is that of verify.py."""
-    first = described["components"][0]
-    proto = onnx.load(components / f"{Path(first['model']).stem}.onnx", load_external_data=False)
+    model = described(folder)
+    proto = onnx.load(components / f"{Path(model.components[0].model).stem}.onnx", load_external_data=False)
     domains = {node.domain for graph in graphs(proto.graph) for node in graph.node}
     opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import if entry.domain in domains}
     text = template("README.md.j2").render(
         facts=facts,
-        parts=described["components"],
-        way=Way(**described["way"]),
-        inputs=described["inputs"],
-        outputs=described["outputs"],
+        parts=model.components,
+        way=model.way,
+        inputs=model.inputs,
+        outputs=model.outputs,
         takes=[str(spec_of(value)) for value in proto.graph.input],
         gives=[str(spec_of(value)) for value in proto.graph.output],
-        hashes=described["sha256"],
-        settings={
-            part["settings"]: json.loads((folder / part["settings"]).read_text()) for part in described["components"]
-        },
+        hashes=model.sha256,
+        settings={part.settings: json.loads((folder / part.settings).read_text()) for part in model.components},
         opsets=opsets,
         ir_version=proto.ir_version,
         peak_memory_bytes=peak_memory_bytes,

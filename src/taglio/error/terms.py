@@ -17,7 +17,7 @@ import numpy as np
 
 from taglio.model.graph import Graph
 from taglio.profile.result import reads, writes
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import Assignment, Precision, int8_of
 
 # The share of a block's squared error in int8 that is its own; the rest is caused by quantising what it reads. And that
 # of a form that was not measured, such as int8-anchor.
@@ -62,17 +62,17 @@ def starting_noises(
 ) -> np.ndarray:
     """Starting noise of every column, [columns], from the errors of blocks `alone`, by (block, precision). A form that
     was not measured alone starts from the block's whole int8 form."""
-    whole = next(precision.name for precision in precisions if precision.form == "whole")
+    int8 = int8_of(precisions).name
     forms = {precision.name: precision for precision in precisions}
     start = np.zeros(len(columns.own) + len(columns.edge))
     edges = Counter(reader for _, reader in columns.edge)
     index_of = {key: column for column, key in enumerate(columns.own)}
     for column, (block, name) in enumerate(columns.own):
-        key = (block, name) if (block, name) in alone else (block, whole)
+        key = (block, name) if (block, name) in alone else (block, int8)
         share = 1.0 if key == (block, name) else _ANCHOR_SHARE
         reads_int8 = forms[name].scheme is not None and block in edges
         start[column] = share * alone[key] ** 2 * (_OWN_SHARE if reads_int8 else 1.0)
     for index, (_, reader) in enumerate(columns.edge):
-        rest = alone[reader, whole] ** 2 - start[index_of[reader, whole]]
+        rest = alone[reader, int8] ** 2 - start[index_of[reader, int8]]
         start[len(columns.own) + index] = rest / edges[reader]
     return start

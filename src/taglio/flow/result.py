@@ -192,7 +192,7 @@ def _deployed(folder: Path, manifest: Manifest, result: Result, *, with_samples:
         answered = [_answered(executor, manifest, sample) for sample in inputs]
         samples = answered[:_DELIVERED] if with_samples else ()
         way = setup.way if len(manifest.pieces) == 1 else None  # components on devices run alone
-        described = write_deploy(deploy, components, manifest, options, samples, way)
+        write_deploy(deploy, components, manifest, options, samples, way)
     except BadOption as error:
         return Delivered(None, str(error))
     try:
@@ -203,7 +203,7 @@ def _deployed(folder: Path, manifest: Manifest, result: Result, *, with_samples:
             cause = "the model's answers differ from run to run: turn the noise off in the data or the model"
             raise MeasurementFailed(f"{error}; {cause}") from None
         raise
-    write_readme(deploy, described, components, _facts(result), proof.peak_memory_bytes)
+    write_readme(deploy, components, _facts(result), proof.peak_memory_bytes)
     return Delivered(proof)
 
 

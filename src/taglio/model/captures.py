@@ -24,11 +24,6 @@ def read_from_outside(body: onnx.GraphProto) -> list[str]:
     return [name for name in reads if name not in defined]
 
 
-def captured(node: onnx.NodeProto) -> list[str]:
-    """Names that the subgraphs of a node read from outside, each once."""
-    return list(dict.fromkeys(name for body in bodies(node) for name in read_from_outside(body)))
-
-
 def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
     """The nodes that read each tensor, also in their subgraphs; a node is there as often as it reads the tensor."""
     readers_of: dict[str, list[onnx.NodeProto]] = {}
@@ -41,6 +36,13 @@ def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
 def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     """The node that writes each tensor."""
     return {name: node for node in nodes for name in node.output if name}
+
+
+def set_operators(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give `graph`, in place, these operators instead of its own, of which they may be some."""
+    nodes = [*nodes]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def ahead(

@@ -1,6 +1,5 @@
 """Refuse models that no later stage can handle, before anything runs. What ONNX Runtime checks is left to it."""
 
-import os
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -10,6 +9,7 @@ import onnx
 
 from taglio import weights
 from taglio.errors import BadModel, one_line
+from taglio.memory import machine_bytes
 from taglio.model.captures import graphs
 
 _TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
@@ -28,7 +28,7 @@ def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
     for what, name, kind in _element_types(proto.graph):
         if kind not in _TYPES:
             raise BadModel(f"{path}: {what} {name} has the element type {kind}, unknown to ONNX: export it again")
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory_bytes = machine_bytes()
     for value in proto.graph.input:
         elements = prod(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
         if elements > memory_bytes:

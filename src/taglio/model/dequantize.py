@@ -11,13 +11,14 @@ Constants are left: they are folded.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import graphs
+from taglio.model.captures import graphs, set_operators
 from taglio.model.element_types import element_types
 
 
@@ -27,8 +28,7 @@ def with_zero_points(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not any(_depends_on_type(node, stored) for graph in graphs(proto.graph) for node in graph.node):
         return proto
     types = element_types(proto)
-    explicit = onnx.ModelProto()
-    explicit.CopyFrom(proto)
+    explicit = deepcopy(proto)
     constants = {tensor.name: tensor for graph in graphs(explicit.graph) for tensor in graph.initializer}
     changed = [_written_out(graph, types, constants) for graph in graphs(explicit.graph)]
     return explicit if any(changed) else proto
@@ -63,6 +63,5 @@ def _written_out(graph: onnx.GraphProto, types: dict[str, int], constants: dict[
             changed = True
         else:
             nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    set_operators(graph, nodes)
     return changed

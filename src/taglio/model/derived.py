@@ -1,12 +1,22 @@
-"""Models made from another: with more outputs, with flags, or empty. Only flags are added in place."""
+"""Models made from another: with inferred shapes, with more outputs, with flags, or empty. Only flags are added in
+place."""
 
 from collections.abc import Iterable
 from copy import deepcopy
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, shape_inference
 
-from taglio.model.captures import node_inputs
+from taglio.model.captures import node_inputs, set_operators
+
+
+def inferred(proto: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
+    """A copy of `proto` with the types and shapes that ONNX infers, with `data_prop` also from the values of computed
+    sizes; `proto` itself if that fails."""
+    try:
+        return shape_inference.infer_shapes(proto, data_prop=data_prop)
+    except Exception:  # bare RuntimeErrors from C++
+        return proto
 
 
 def with_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
@@ -28,10 +38,8 @@ def with_operators(proto: onnx.ModelProto, added: Iterable[onnx.NodeProto], outp
         index = max((writer.get(name, -1) for name in node_inputs(node)), default=-1)
         behind.setdefault(index, []).append(node)
         writer |= dict.fromkeys(node.output, index)
-    del extended.graph.node[:]
-    extended.graph.node.extend(behind.get(-1, ()))
-    for index, node in enumerate(nodes):
-        extended.graph.node.extend((node, *behind.get(index, ())))
+    in_order = [operator for index, node in enumerate(nodes) for operator in (node, *behind.get(index, ()))]
+    set_operators(extended.graph, [*behind.get(-1, ()), *in_order])
     return extended
 
 

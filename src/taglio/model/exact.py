@@ -9,6 +9,7 @@ and weights that are computed while the model runs are left.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,8 +60,7 @@ def with_exact_sums(proto: onnx.ModelProto, *, fused: bool = False) -> onnx.Mode
     """
     if not _products(proto, fused=fused):
         return proto
-    rewritten = onnx.ModelProto()
-    rewritten.CopyFrom(proto)
+    rewritten = deepcopy(proto)
     types = element_types(rewritten)
     for graph in graphs(rewritten.graph):
         _rewrite(graph, _Scope(rewritten.graph, graph, types), fused)

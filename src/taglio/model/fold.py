@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import readers, writers
+from taglio.model.captures import readers, set_operators, writers
 from taglio.model.operators import integers, standard, text
 
 _SIXTH = 1.0 / 6.0
@@ -135,10 +135,9 @@ class _Folding:
 
     def finish(self) -> None:
         """Take out what is gone."""
-        left = [node for node in self._graph.node if node.op_type != _REMOVED]
+        set_operators(self._graph, (node for node in self._graph.node if node.op_type != _REMOVED))
         recorded = [value for value in self._graph.value_info if value.name not in self._gone]
-        del self._graph.node[:], self._graph.value_info[:]
-        self._graph.node.extend(left)
+        del self._graph.value_info[:]
         self._graph.value_info.extend(recorded)
 
     def _remove(self, node: onnx.NodeProto) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from taglio import weights
+from taglio.data.dataset import shapes_of
 from taglio.data.spec import InputSpec, contradicted
 from taglio.errors import BadModel
 from taglio.model.check import name_unknown_operators, refuse_bad_weights
@@ -81,7 +82,7 @@ def load(
     outputs = tuple(value.name for value in proto.graph.output)
     feeds = samples(inputs) if samples else random_feeds(inputs)
     notes = [*correct_outputs(proto)]
-    if untied := {dim: text for feed in feeds for dim, text in contradicted(inputs, _sizes(feed)).items()}:
+    if untied := {dim: text for feed in feeds for dim, text in contradicted(inputs, shapes_of(feed)).items()}:
         free_dimensions(proto, untied)
         inputs = input_specs(path, proto)
         untied_texts = [f"dimension {dim} is {text}, so it is taken as several" for dim, text in untied.items()]
@@ -98,10 +99,6 @@ def load(
     notes += [reference.random] if reference.random else []
     details = (refusal, store, tuple(notes), reference.run_s, bool(reference.random))
     return Model(name, written.digest.hexdigest(), opset, inputs, outputs, simple, *details)
-
-
-def _sizes(feed: Feed) -> dict[str, tuple[int, ...]]:
-    return {name: value.shape for name, value in feed.items()}
 
 
 def _simplified(

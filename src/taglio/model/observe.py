@@ -6,23 +6,26 @@ shapes are fetched, so it takes no more memory than any other run.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
+from taglio.data.dataset import shapes_of
 from taglio.data.spec import Shape, dtype_name
 from taglio.errors import BadData, BadModel
-from taglio.model.derived import with_operators, with_outputs
+from taglio.model.derived import inferred, with_operators, with_outputs
 from taglio.model.inputs import Feed, fix_shapes, random_feeds
 from taglio.model.load import Model
 from taglio.model.opset import declared_opset
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 _PREFIX = "taglio/shape/"
-_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
+# No operator is rewritten or fused, so every tensor can be fetched; nothing is timed.
+PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, TensorInfo]:
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
     # Of many tensors, static shapes are used where they exist: ONNX Runtime takes minutes to fetch 100,000 outputs.
-    inferred = tensor_shapes(model.proto) if len(written) > 5_000 else {}
-    typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
+    static = tensor_shapes(model.proto) if len(written) > 5_000 else {}
+    typed = [name for name in written if name in types and name not in static and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
     added = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]
     output_names = [*(node.name for node in added), *open_]
@@ -55,10 +58,10 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, TensorInfo]:
         proto = with_operators(model.proto, added, output_names)
         if not declared_opset(proto):
             proto.opset_import.append(helper.make_opsetid("", 13))
-        session = open_session(proto, _PLAIN, label=model.name)
+        session = open_session(proto, PLAIN, label=model.name)
         values = run_session(session, output_names, feed, label)
     seen = {name: _of_array(value) for name, value in feed.items()}
-    seen |= {name: _declared(inferred[name], types[name]) for name in written if name in inferred and name in types}
+    seen |= {name: _declared(static[name], types[name]) for name in written if name in static and name in types}
     seen |= {name: _declared(shape, types[name]) for name, shape in zip(typed, values, strict=False)}
     for name, value in zip(open_, values[len(typed) :], strict=True):
         if isinstance(value, np.ndarray):
@@ -98,11 +101,9 @@ def _inferred(model: Model, feed: Feed) -> dict[str, TensorInfo] | None:
     """What `observe` would find for `feed`, by shape inference; None if it leaves a shape or type open."""
     proto = model.proto
     if any(spec.dynamic for spec in model.inputs):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model.proto)
-        fix_shapes(Path(model.name), proto, {name: value.shape for name, value in feed.items()})
-        with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; shapes stay open then
-            proto = shape_inference.infer_shapes(proto, data_prop=True)
+        proto = deepcopy(model.proto)
+        fix_shapes(Path(model.name), proto, shapes_of(feed))
+        proto = inferred(proto, data_prop=True)
     shapes, types = tensor_shapes(proto), tensor_types(proto)
     written = [name for node in proto.graph.node for name in node.output if name]
     if not all(name in shapes and name in types for name in written):
@@ -150,7 +151,7 @@ def tensor_values(
     inputs = {spec.name for spec in model.inputs}
     inside = [name for name in names if name not in inputs]
     # Without names ONNX Runtime would compute all outputs.
-    session = open_session(with_outputs(model.proto, inside), _PLAIN, label=model.name) if inside else None
+    session = open_session(with_outputs(model.proto, inside), PLAIN, label=model.name) if inside else None
     for feed in feeds:
         values = run_session(session, inside, feed, label) if session else []
         yield {name: feed[name] for name in names if name in inputs} | dict(zip(inside, values, strict=True))

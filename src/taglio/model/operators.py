@@ -6,6 +6,7 @@ These rules are cheap and need not be complete: every form is tried before it is
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
+from onnx import helper
 
 # Operators that only move or select values: their output keeps the scale of their input, so they add no error.
 MOVEMENT = frozenset(
@@ -19,6 +20,8 @@ INT8_COMPUTE = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid",
      "LeakyRelu"}
 )  # fmt: skip
+# ONNX's own domain, which has two names.
+STANDARD = ("", "ai.onnx")
 # Operators whose results are drawn at random.
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -32,7 +35,7 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 def standard(node: onnx.NodeProto) -> bool:
     """Whether `node` is in ONNX's own domain: operators of other domains may share its names."""
-    return node.domain in ("", "ai.onnx")
+    return node.domain in STANDARD
 
 
 def moves(node: onnx.NodeProto) -> bool:
@@ -63,6 +66,13 @@ def integer(node: onnx.NodeProto, name: str, default: int = 0) -> int:
 def integers(node: onnx.NodeProto, name: str) -> tuple[int, ...]:
     """The value of an attribute that lists integers; () if the node does not have it."""
     return next((tuple(attribute.ints) for attribute in node.attribute if attribute.name == name), ())
+
+
+def set_attribute(node: onnx.NodeProto, name: str, value: int | Sequence[int]) -> None:
+    """Give `node`, in place, an attribute `name` with this value, instead of its own if it has one."""
+    others = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*others, helper.make_attribute(name, value)])
 
 
 def scales(gemm: onnx.NodeProto) -> bool:

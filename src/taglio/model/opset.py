@@ -11,14 +11,13 @@ from onnx.parser import parse_model
 from taglio import weights
 from taglio.errors import BadModel
 from taglio.model.captures import graphs
-from taglio.model.operators import MOVEMENT, standard
+from taglio.model.operators import MOVEMENT, STANDARD, standard
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 from taglio.scratch import scratch
 
 # Per-channel DequantizeLinear needs opset 13; 17 is the newest that every back end here reads.
 MINIMUM_OPSET = 13
 TARGET_OPSET = 17
-STANDARD = ("", "ai.onnx")
 _CONVERT = (
     "import sys, onnx; from onnx import version_converter as c;"
     "onnx.save(c.convert_version(onnx.load(sys.argv[1], load_external_data=False), int(sys.argv[3])), sys.argv[2])"

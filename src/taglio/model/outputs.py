@@ -1,9 +1,11 @@
 """The outputs of an ONNX graph: correct shapes that the file declares and the graph does not compute. Runs no model."""
 
+from copy import deepcopy
+
 import onnx
-from onnx import shape_inference
 
 from taglio.data.spec import Dim, shown
+from taglio.model.derived import inferred
 from taglio.model.inputs import spec_of
 from taglio.notes import Kind, Note
 
@@ -17,22 +19,18 @@ def correct_outputs(proto: onnx.ModelProto) -> tuple[Note, ...]:
     A declared shape is contradicted by another rank, another size, or a dynamic dimension of the inputs where it has a
     size: tools that make a batch dynamic often leave the outputs as they were.
     """
-    bare = onnx.ModelProto()
-    bare.CopyFrom(proto)
+    bare = deepcopy(proto)
     del bare.graph.value_info[:]
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
-    try:
-        inferred = {value.name: value for value in shape_inference.infer_shapes(bare, data_prop=True).graph.output}
-    except Exception:  # bare RuntimeErrors from C++: nothing is known then
-        return ()
+    computes = {value.name: value for value in inferred(bare, data_prop=True).graph.output}
     symbols = {dim.dim_param for value in proto.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
     notes = []
     for value in proto.graph.output:
-        declared, computed = spec_of(value).shape, spec_of(inferred[value.name]).shape
+        declared, computed = spec_of(value).shape, spec_of(computes[value.name]).shape
         if declared is None or computed is None or not _contradicts(declared, computed, symbols):
             continue
-        value.type.tensor_type.shape.CopyFrom(inferred[value.name].type.tensor_type.shape)
+        value.type.tensor_type.shape.CopyFrom(computes[value.name].type.tensor_type.shape)
         text = f"the file declares {shown(declared)} for output {value.name}, but the graph computes {shown(computed)}"
         notes.append(Note(Kind.FACT, f"{text}, which is used"))
     return tuple(notes)

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, writers
+from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, set_operators, writers
 from taglio.model.operators import MOVEMENT, integer
 from taglio.model.simplify import drop_unused_initializers
 from taglio.notes import Kind, Note
@@ -139,16 +139,13 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.We
     """
     if not nodes:
         return False
-    constants = []
+    constants: dict[str, TensorProto] = {}
     for group in [nodes] if store is None else [[node] for node in nodes]:
         names = [node.output[0] for node in group]
         for name, value in zip(names, _computed(proto, group, names), strict=True):
-            constants.append(weights.constant(value, name, store))
-    replaced = {node.name for node in nodes}
-    remaining = [node for node in proto.graph.node if node.name not in replaced]
-    del proto.graph.node[:]
-    proto.graph.node.extend(remaining)
-    proto.graph.initializer.extend(constants)
+            constants[name] = weights.constant(value, name, store)
+    set_operators(proto.graph, (node for node in proto.graph.node if constants.keys().isdisjoint(node.output)))
+    proto.graph.initializer.extend(constants.values())
     drop_unused_initializers(proto.graph)
     return True
 
@@ -176,20 +173,11 @@ def to_float(proto: onnx.ModelProto, store: weights.WeightFiles | None = None) -
     """
     float_proto = deepcopy(proto)
     del float_proto.graph.value_info[:]
-    _name(float_proto.graph.node)
     constants = {tensor.name for tensor in float_proto.graph.initializer}
     dequantize = [node for node in float_proto.graph.node if node.op_type == "DequantizeLinear"]
     _fold(float_proto, [node for node in dequantize if all(name in constants for name in node.input if name)], store)
     _drop_pairs(float_proto)
     return float_proto
-
-
-def _name(nodes: Collection[onnx.NodeProto]) -> None:
-    used_names: set[str] = set()
-    for index, node in enumerate(nodes):
-        if not node.name or node.name in used_names:
-            node.name = f"{node.op_type}:{node.output[0]}:{index}"
-        used_names.add(node.name)
 
 
 def _drop_pairs(proto: onnx.ModelProto) -> None:
@@ -213,7 +201,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
                 in_float[node.output[0]] = clipped
         elif node.op_type in _CARRIERS and node.input and node.input[0] in in_float and len(node.output) == 1:
             twin = deepcopy(node)
-            twin.name, twin.input[0], twin.output[0] = f"{node.name}:f", in_float[node.input[0]], f"{node.output[0]}:f"
+            twin.input[0], twin.output[0] = in_float[node.input[0]], f"{node.output[0]}:f"
             nodes.append(twin)
             in_float[node.output[0]] = twin.output[0]
         elif node.op_type == "DequantizeLinear" and node.input[0] in in_float:
@@ -221,8 +209,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
                 nodes[-1] = helper.make_node("Identity", [in_float[node.input[0]]], node.output, name=node.name)
             else:
                 renamed[node.output[0]] = in_float[node.input[0]]
-    del proto.graph.node[:]
-    proto.graph.node.extend(_used(nodes, outputs))
+    set_operators(proto.graph, _used(nodes, outputs))
 
 
 def _clip(proto: onnx.ModelProto, source: str, out: str, limits: tuple[float, float]) -> onnx.NodeProto:

@@ -1,7 +1,6 @@
 """Simplify a model: ONNX Runtime's basic rewrites, scales in weights, strides where they spare work, inferred shapes,
 unique names. Does not compare answers."""
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,15 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, shape_inference
+from onnx import numpy_helper
 from onnxruntime import InferenceSession
 
 from taglio import weights
 from taglio.cores import available_cores
 from taglio.model.captures import bodies, graphs, read_from_outside
+from taglio.model.derived import inferred
 from taglio.model.fold import fold
-from taglio.model.operators import standard
-from taglio.model.opset import STANDARD, declared_opset
+from taglio.model.operators import STANDARD, standard
+from taglio.model.opset import declared_opset
 from taglio.model.strides import move_strides
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
@@ -86,8 +86,7 @@ def _prepared(proto: onnx.ModelProto, source: onnx.GraphProto) -> onnx.ModelProt
         if node.domain == "ai.onnx":  # in subgraphs ONNX Runtime knows it only as ""
             node.domain = ""
     _make_dense(proto.graph)
-    with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; ONNX Runtime's shapes stay then
-        proto = shape_inference.infer_shapes(proto, data_prop=True)
+    proto = inferred(proto, data_prop=True)
     drop_unused_initializers(proto.graph)
     _move_into_bodies(proto.graph)
     _name_nodes(proto.graph, {node.name for node in source.node})

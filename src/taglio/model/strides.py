@@ -20,8 +20,8 @@ from math import prod
 import onnx
 from onnx import helper
 
-from taglio.model.captures import readers
-from taglio.model.operators import integers, standard, text
+from taglio.model.captures import readers, set_operators
+from taglio.model.operators import integers, set_attribute, standard, text
 
 _ELEMENTWISE = frozenset(
     {"Add", "Sub", "Mul", "Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh"}
@@ -38,12 +38,11 @@ def move_strides(graph: onnx.GraphProto) -> None:
         strides = moving.strides(tensor)
         if prod(strides) > 1 and moving.spares(tensor, len(strides)):
             for reader in moving.readers[tensor]:
-                _set_strides(reader, (1,) * len(strides))
+                set_attribute(reader, "strides", (1,) * len(strides))
             moving.reduce(tensor, strides)
-    nodes = [operator for node in graph.node for operator in (*moving.pools[node.output[0]], node)]
+    set_operators(graph, (operator for node in graph.node for operator in (*moving.pools[node.output[0]], node)))
     recorded = [value for value in graph.value_info if value.name not in moving.smaller]
-    del graph.node[:], graph.value_info[:]
-    graph.node.extend(nodes)
+    del graph.value_info[:]
     graph.value_info.extend(recorded)
 
 
@@ -82,7 +81,7 @@ class _Moving:
         self.smaller.add(tensor)
         if node.op_type == "Conv":
             own_strides = integers(node, "strides") or (1,) * axes
-            _set_strides(node, tuple(a * b for a, b in zip(own_strides, strides, strict=True)))
+            set_attribute(node, "strides", tuple(a * b for a, b in zip(own_strides, strides, strict=True)))
             return
         for index, name in enumerate(node.input):
             if self._constant_along(name, axes):
@@ -108,9 +107,3 @@ class _Moving:
     def _constant_along(self, tensor: str, axes: int) -> bool:
         """Whether `tensor` is a constant that is the same everywhere along the last `axes`, or left out."""
         return not tensor or prod(self._constants.get(tensor, (0,))[-axes:]) == 1
-
-
-def _set_strides(node: onnx.NodeProto, strides: tuple[int, ...]) -> None:
-    attributes = [attribute for attribute in node.attribute if attribute.name != "strides"]
-    del node.attribute[:]
-    node.attribute.extend([*attributes, helper.make_attribute("strides", strides)])

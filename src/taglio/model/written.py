@@ -13,7 +13,7 @@ from onnxruntime import InferenceSession
 
 from taglio import weights
 from taglio.cores import available_cores
-from taglio.model.captures import graphs, node_inputs, operators
+from taglio.model.captures import graphs, node_inputs, operators, set_operators
 from taglio.model.check import refuse_bad_weights, refuse_damage
 from taglio.model.exact import with_exact_sums
 from taglio.model.inputs import fix_shapes
@@ -91,8 +91,7 @@ def _sort(graph: onnx.GraphProto) -> None:
         nodes = [graph.node[index] for index in order.static_order()]
     except CycleError:  # ONNX Runtime refuses it
         return
-    del graph.node[:]
-    graph.node.extend(nodes)
+    set_operators(graph, nodes)
 
 
 def _write_out_one_sided(proto: onnx.ModelProto) -> None:

@@ -26,7 +26,7 @@ from taglio.plan.result import Limits
 from taglio.plan.tables import Tables
 from taglio.profile.result import Glue
 from taglio.quantize.effective import fuses_when_surrounded, is_sum, only_readers
-from taglio.quantize.precision import BFLOAT16, FLOAT32, Precision
+from taglio.quantize.precision import BFLOAT16, FLOAT32, Precision, int8_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +94,7 @@ def _forms(
     is written."""
     forms: dict[str, dict[Precision, Linear]] = {}
     plain = next(precision for precision in precisions if precision.form == "float")
-    whole = next(precision for precision in precisions if precision.form == "whole")
+    whole = int8_of(precisions)
     tensors = graph.tensor_map()
     for block in graph.blocks:
         if block.carries:

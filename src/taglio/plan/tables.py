@@ -9,7 +9,7 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits, Plan, Status, placements
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import Assignment, Precision, int8_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +41,7 @@ class Tables:
     ) -> Plan:
         """A plan from an assignment, as ONNX Runtime will run it, with predictions and intervals."""
         profile = self.profile
-        whole = next(precision for precision in profile.precisions if precision.form == "whole")
-        final = effective(self.graph, assignment, whole)
+        final = effective(self.graph, assignment, int8_of(profile.precisions))
         return Plan(
             model_sha256=profile.model_sha256,
             scheme=profile.scheme,

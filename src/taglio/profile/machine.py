@@ -1,11 +1,11 @@
 """Describe this machine, for artifacts and results. Measures nothing."""
 
-import os
 import platform
 from dataclasses import dataclass
 
 from taglio.cores import available_cores
 from taglio.errors import plural
+from taglio.memory import machine_bytes
 from taglio.runtimes.processor import cpuinfo, instructions, sums_saturate
 
 # More than any machine has: a pool of 100,000 threads takes minutes to start, and exhausts the memory.
@@ -44,12 +44,11 @@ class Machine:
 def describe() -> Machine:
     """The description of this machine."""
     name = cpuinfo().get("model name") or platform.processor() or platform.machine()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         name,
         available_cores(),
         instructions(),
-        memory,
+        machine_bytes(),
         f"{platform.system()} {platform.release()}",
         platform.python_version(),
     )

@@ -24,7 +24,7 @@ from taglio.profile.result import Conditions, Profile, WholeRun, changes, conver
 from taglio.profile.stopwatch import Stopwatch, Timed
 from taglio.quantize.effective import effective
 from taglio.quantize.mixes import random_mixes
-from taglio.quantize.precision import BFLOAT16, Assignment, Precision, form_of, precisions
+from taglio.quantize.precision import BFLOAT16, Assignment, Precision, form_of, int8_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -198,7 +198,7 @@ def _profile(
 def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, Assignment]:
     """Assignments with every candidate in int8 and, if any has that form, with anchors alone in int8; and one for each
     form without calibration, with the other blocks in float."""
-    int8 = next(choice for choice in choices if choice.form == "whole")
+    int8 = int8_of(choices)
     anchor = next((choice for choice in choices if choice.form == "anchor"), None)
     candidates = graph.candidates()
     assignment_of: dict[str, Assignment] = {"int8": {block.name: int8 for block in candidates}}

@@ -9,11 +9,10 @@ from statistics import fmean, median
 import numpy as np
 
 from taglio.errors import MeasurementFailed
+from taglio.model.inputs import Feed
 from taglio.profile.busy import BusyWatch, enough
 from taglio.profile.effort import Schedule
 from taglio.runtimes.session import Session, why_failed
-
-Feed = Mapping[str, np.ndarray]
 
 
 def turns(feeds: Sequence[Feed]) -> Sequence[Sequence[Feed]]:

@@ -26,11 +26,12 @@ import onnx
 from taglio.cores import quota
 from taglio.errors import MeasurementFailed
 from taglio.memory import EVENTS, make_room, trim
+from taglio.model.inputs import Feed
 from taglio.profile.busy import BusyWatch, kept, others_in
 from taglio.profile.effort import Effort, Schedule
 from taglio.profile.kernels import KernelRecorder, OnnxRuntimeRecorder, has_bodies, without_recording
 from taglio.profile.openvino_clock import OpenVinoRecorder
-from taglio.profile.rounds import Feed, interleave, run_for, run_once, turns
+from taglio.profile.rounds import interleave, run_for, run_once, turns
 from taglio.profile.sessions import FittingSessions, ModelFile
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize, without_drift
 from taglio.progress import Progress, reported

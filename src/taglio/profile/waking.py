@@ -9,8 +9,9 @@ import numpy as np
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+from taglio.model.inputs import Feed
 from taglio.profile.result import Profile
-from taglio.profile.rounds import Feed, run_for
+from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import Session
 

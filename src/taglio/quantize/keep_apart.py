@@ -18,7 +18,7 @@ A LeakyRelu with slope 1, which changes nothing, keeps the two apart. Convolutio
 import onnx
 from onnx import helper
 
-from taglio.model.captures import readers, writers
+from taglio.model.captures import readers, set_operators, writers
 
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
@@ -62,11 +62,8 @@ def keep_apart(graph: onnx.GraphProto, *, dynamic: bool) -> None:
             (written,) = node.output
             node.output[0] = f"{written}/raw"
             kept[node.name] = _unchanged(node.output[0], written, written)
-    del graph.node[:]
-    for node in nodes:
-        graph.node.append(node)
-        if node.name in kept:
-            graph.node.append(kept[node.name])
+    with_copies = (operator for node in nodes for operator in (node, kept.get(node.name)))
+    set_operators(graph, (operator for operator in with_copies if operator is not None))
 
 
 def _unchanged(source: str, written: str, name: str) -> onnx.NodeProto:

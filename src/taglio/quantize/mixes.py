@@ -6,7 +6,7 @@ from itertools import count
 
 from taglio.model.graph import Graph
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit
+from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit, int8_of
 
 # The precision of blocks that are not quantised, and those that some of them have too.
 _BESIDE_INT8 = ((BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16,), (BFLOAT16, FLOAT32))
@@ -16,7 +16,7 @@ def draw_mixes(graph: Graph, choices: Sequence[Precision], seed: int) -> Iterato
     """Random assignments without end: half draw every block independently, half draw runs of neighbours, as plans have;
     densities from sparse to dense."""
     rng = random.Random(seed)
-    int8 = next(choice for choice in choices if choice.form == "whole")
+    int8 = int8_of(choices)
     quantized = [choice for choice in choices if choice not in (FLOAT32, BFLOAT16)]
     for index in count():
         density = rng.uniform(0.03, 1.0)

@@ -5,14 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from taglio.model.graph import Block
+from taglio.model.operators import HOLDS_BODIES
 from taglio.quantize.scheme import Scheme, Uncalibrated
 from taglio.runtimes.openvino import NAME as OPENVINO
 
 Form = Literal["float", "bfloat16", "whole", "anchor", "weights8", "dynamic", "weights4"]
-
-
-# Operators that hold graphs of their own, whose tensors cannot be rounded from outside.
-_BODIES = frozenset({"If", "Loop", "Scan"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,8 @@ class Precision:
         if self.form == "float":
             return True
         if self.form == "bfloat16":
-            return block.writes_float and not block.movement and not _BODIES & set(block.kind.split("+"))
+            # Tensors inside a graph that an operator holds cannot be rounded from outside.
+            return block.writes_float and not block.movement and HOLDS_BODIES.isdisjoint(block.kind.split("+"))
         if block.recurrent:
             return self.form == "dynamic"
         if block.blockwise_bits:
@@ -121,6 +119,11 @@ def precisions(scheme: Scheme, place: str = "") -> tuple[Precision, ...]:
     others = uncalibrated_forms(scheme.reduced_range)
     forms = static + tuple(others[form] for form in scheme.uncalibrated)
     return tuple(form for form in forms if has_kernels(place, form)) if place else forms
+
+
+def int8_of(forms: Iterable[Precision]) -> Precision:
+    """The one of `forms` in which a whole block is in static int8."""
+    return next(form for form in forms if form.form == "whole")
 
 
 def has_kernels(place: str, form: Precision) -> bool:

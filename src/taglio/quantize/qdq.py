@@ -16,7 +16,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from taglio import weights
 from taglio.errors import CannotQuantize
@@ -232,31 +232,22 @@ class QdqBuilder:
             for tensor in dict.fromkeys(node_inputs(node))
         }
         if node.op_type == "QuantizeLinear" and names[node.input[0]] != node.input[0]:
-            names[node.input[0]] = self._copy(emitter, names[node.input[0]], f"{node.output[0]}/apart")
+            names[node.input[0]] = _copy(emitter, names[node.input[0]], f"{node.output[0]}/apart")
         rename_inputs(node, names)
-
-    def _copy(self, emitter: Emitter, source: str, name: str) -> str:
-        """Copy `source` to `name` between two pairs, which ONNX Runtime would merge into one with a third scale."""
-        if all(node.output[0] != name for node in emitter.nodes):
-            emitter.nodes.append(helper.make_node("Max", [source], [name], name=name))
-        return name
 
     def _pair(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
         """The name of `tensor` dequantised after a quantise/dequantise pair, which is added if it is new."""
-        if tensor in emitter.pairs:
-            return emitter.pairs[tensor]
+        name = f"{tensor}/dequantized"
+        if name in emitter.made:
+            return name
         parameters = self.parameters(tensor, scheme)
         source, before = tensor, self._producers.get(tensor)
         if before is not None and before.op_type == "DequantizeLinear":
-            source = self._copy(emitter, tensor, f"{tensor}/kept")
+            source = _copy(emitter, tensor, f"{tensor}/kept")
         scale = emitter.constant(f"{tensor}/scale", np.asarray(parameters.scale))
         zero = emitter.constant(f"{tensor}/zero_point", np.asarray(parameters.zero_point))
-        stored, name = f"{tensor}/int8", f"{tensor}/dequantized"
-        quantize = helper.make_node("QuantizeLinear", [source, scale, zero], [stored], name=f"{tensor}/quantize")
-        dequantize = helper.make_node("DequantizeLinear", [stored, scale, zero], [name], name=f"{tensor}/dequantize")
-        emitter.nodes += [quantize, dequantize]
-        emitter.pairs[tensor] = name
-        return name
+        stored = emitter.once("QuantizeLinear", [source, scale, zero], f"{tensor}/int8", f"{tensor}/quantize")
+        return emitter.once("DequantizeLinear", [stored, scale, zero], name, f"{tensor}/dequantize")
 
     def _read_int8_inputs(self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme) -> None:
         first: str | None = None
@@ -324,20 +315,15 @@ class QdqBuilder:
 
     def _dequantize(self, emitter: Emitter, tensor: str, suffix: str, stored: QuantizedWeight) -> str:
         """The name of the constant `tensor` dequantised from `stored`, which is added if it is new."""
-        name = f"{tensor}/dequantized-{suffix}"
-        if name not in emitter.made:
-            kind = "int32" if stored.values.dtype == np.int32 else "int8"
-            inputs = [
-                emitter.constant(f"{tensor}/{kind}-{suffix}", stored.values),
-                emitter.constant(f"{tensor}/scale-{suffix}", stored.scale),
-                emitter.constant(f"{tensor}/zero_point-{suffix}", stored.zero_point),
-            ]
-            node = helper.make_node("DequantizeLinear", inputs, [name], name=f"{tensor}/dequantize-{suffix}")
-            if stored.axis is not None:
-                node.attribute.append(helper.make_attribute("axis", stored.axis))
-            emitter.nodes.append(node)
-            emitter.made.add(name)
-        return name
+        kind = "int32" if stored.values.dtype == np.int32 else "int8"
+        inputs = [
+            emitter.constant(f"{tensor}/{kind}-{suffix}", stored.values),
+            emitter.constant(f"{tensor}/scale-{suffix}", stored.scale),
+            emitter.constant(f"{tensor}/zero_point-{suffix}", stored.zero_point),
+        ]
+        output, name = f"{tensor}/dequantized-{suffix}", f"{tensor}/dequantize-{suffix}"
+        axis = {} if stored.axis is None else {"axis": stored.axis}
+        return emitter.once("DequantizeLinear", inputs, output, name, **axis)
 
     def _kept(self, weight: QuantizedWeight) -> QuantizedWeight:
         store = self.model.store
@@ -361,6 +347,11 @@ class QdqBuilder:
         for node in emitter.nodes if renamed else ():
             rename_inputs(node, renamed)
             node.output[:] = [renamed.get(tensor, tensor) for tensor in node.output]
+
+
+def _copy(emitter: Emitter, source: str, name: str) -> str:
+    """Copy `source` to `name` between two pairs, which ONNX Runtime would merge into one with a third scale."""
+    return emitter.once("Max", [source], name, name)
 
 
 def _bias_name(node: onnx.NodeProto) -> str:

@@ -13,12 +13,12 @@ from onnx import TensorProto, helper
 from taglio.data.dataset import Dataset
 from taglio.model.derived import with_operators, with_outputs
 from taglio.model.load import Model
+from taglio.model.observe import PLAIN
 from taglio.progress import Progress, reported
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
+from taglio.runtimes.onnxruntime import open_session, run_session
 
 # A value beyond this is a mask or an overflow, not data.
 _MASK = 1e30
-_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _extremes(model: Model, dataset: Dataset, progress: Progress | None) -> dict
     ends = [(kind, f"taglio/{kind}/{name}", name) for kind in ("ReduceMin", "ReduceMax") for name in names]
     wanted = [end for _, end, _ in ends]
     added = [helper.make_node(kind, [name], [end], name=end, keepdims=0) for kind, end, name in ends]
-    session = open_session(with_operators(model.proto, added, wanted), _PLAIN, label=model.name)
+    session = open_session(with_operators(model.proto, added, wanted), PLAIN, label=model.name)
     lowest, highest = np.full(len(names), np.inf), np.full(len(names), -np.inf)
     for index, feed in enumerate(reported(dataset.samples, "calibrating", progress)):
         sample = dataset.names[index] if index < len(dataset.names) else str(index)
@@ -81,7 +81,7 @@ def float_tensors(model: Model) -> list[str]:
     untyped = [name for name in names if not types.get(name, onnx.TypeProto()).WhichOneof("value")]
     floats = {name for name in names if types.get(name, onnx.TypeProto()).tensor_type.elem_type == TensorProto.FLOAT}
     if untyped:
-        session = open_session(with_outputs(model.proto, untyped), _PLAIN, label=model.name)
+        session = open_session(with_outputs(model.proto, untyped), PLAIN, label=model.name)
         outputs = session.get_outputs()
         floats |= {output.name for output in outputs if output.name in untyped and output.type == "tensor(float)"}
     return [name for name in names if name in floats]

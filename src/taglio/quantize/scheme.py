@@ -2,13 +2,11 @@
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from taglio.errors import BadOption
 
 Uncalibrated = Literal["w8", "dyn", "w4", "bf16"]
-
-UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "w4", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,10 @@ def parse_scheme(text: str) -> Scheme:
     """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-asym-pc-rr`. Raises BadOption."""
     tokens = re.split(r"[-:,]", text.strip().lower())
     signed = "s8s8" in tokens
-    known = (*_STATIC[signed], "rr", *UNCALIBRATED)
+    uncalibrated: tuple[Uncalibrated, ...] = get_args(Uncalibrated)
+    known = (*_STATIC[signed], "rr", *uncalibrated)
     for token in tokens:
         if token not in known:
             other = _STATIC[not signed]
             raise BadOption(f'scheme "{text}": "{token}" is not one of {", ".join(known)} (or {"-".join(other)})')
-    return Scheme(signed, "rr" in tokens, tuple(name for name in UNCALIBRATED if name in tokens))
+    return Scheme(signed, "rr" in tokens, tuple(name for name in uncalibrated if name in tokens))

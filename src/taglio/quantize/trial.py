@@ -15,7 +15,7 @@ import numpy as np
 
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.graph import Block, Graph
-from taglio.quantize.precision import Precision, precisions
+from taglio.quantize.precision import Precision, int8_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, version
@@ -36,9 +36,9 @@ def unusable(
 ) -> dict[str, str]:
     """The candidate blocks of `graph` that cannot be int8 under `scheme` as `builder` writes them, each with the
     reason. `feed` is one sample, which the float model runs."""
-    reasons, whole = _by_range(graph, builder.fusing(fuses=False), scheme), precisions(scheme)[1]
+    reasons, int8 = _by_range(graph, builder.fusing(fuses=False), scheme), int8_of(precisions(scheme))
     blocks = [block for block in graph.candidates() if block.name not in reasons]
-    return reasons | (culprits(blocks, _trial(builder, whole, feed, options)) if blocks else {})
+    return reasons | (culprits(blocks, _trial(builder, int8, feed, options)) if blocks else {})
 
 
 def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str]) -> dict[str, str]:
@@ -86,11 +86,11 @@ def _cause(error: Exception) -> str:
 
 def _by_range(graph: Graph, builder: QdqBuilder, scheme: Scheme) -> dict[str, str]:
     """Rules 1 to 3."""
-    whole = precisions(scheme)[1]
+    int8 = int8_of(precisions(scheme))
     reasons: dict[str, str] = {}
     for block in graph.candidates():
         try:
-            builder.emit(builder.emitter(), block, whole)
+            builder.emit(builder.emitter(), block, int8)
             for name in block.outputs:
                 builder.parameters(name, scheme)
         except CannotQuantize as error:

@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 
 from taglio.model.graph import INT8_PRODUCTS
-from taglio.model.operators import integer
+from taglio.model.operators import integer, set_attribute
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.keep_float import MICROSOFT
 from taglio.quantize.parameters import QuantizedWeight
@@ -105,9 +105,7 @@ def emit_product(
 
 def emit_blockwise(emitter: Emitter, node: onnx.NodeProto) -> None:
     """Append `node`, a MatMulNBits of the source, with its own weights and products in int8."""
-    kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute("accuracy_level", INT8_PRODUCTS)])
+    set_attribute(node, "accuracy_level", INT8_PRODUCTS)
     emitter.nodes.append(node)
 
 

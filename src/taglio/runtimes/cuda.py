@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 from taglio.errors import BadModel, one_line
 from taglio.runtimes import onnxruntime
-from taglio.runtimes.onnxruntime import CUDA, PROVIDERS, SessionOptions
+from taglio.runtimes.onnxruntime import CUDA, SessionOptions
 
 NAME = "onnxruntime-cuda"
 TF32 = "onnxruntime-cuda-tf32"
@@ -47,12 +47,12 @@ class CudaSession:
         # Runs of the graph for a combination of shapes, on inputs and outputs that stay on the device.
         self._replays: dict[tuple[object, ...], Run | None] = {}
         try:
-            self._session, self.captures = open_session(True), True
+            self._session = open_session(True)
+            # An input that is read on the CPU, such as a size, would keep the value that it had when captured.
+            self.captures = all(info.name.lower() == device for info in self._session.get_input_memory_infos())
         except BadModel:  # operators that run on the CPU, or control flow
-            self._session, self.captures = open_session(False), False
-        self.inputs = [info.name for info in self._session.get_inputs()]
-        # An input that is read on the CPU, such as a size, would keep the value that it had when captured.
-        if self.captures and any(info.name.lower() != device for info in self._session.get_input_memory_infos()):
+            self.captures = False
+        if not self.captures:
             self._give_up()
 
     def run(self, output_names: Sequence[str] | None, input_feed: Feed) -> list[np.ndarray]:
@@ -110,14 +110,9 @@ class CudaSession:
         self._session = self._open(False)
 
 
-def offered() -> bool:
-    """Whether this ONNX Runtime was built for CUDA."""
-    return CUDA in ort.get_available_providers()
-
-
 def refusal() -> str:
     """Why no model can be opened on a GPU here, or ""."""
-    if offered():
+    if CUDA in ort.get_available_providers():
         return ""
     return (
         "this ONNX Runtime was not built for CUDA: pip uninstall onnxruntime, then pip install "
@@ -129,14 +124,12 @@ def open_session(path: Path, options: SessionOptions) -> CudaSession:
     """Open the model at `path` on the GPU, in the place `options.runtime`; operators that have no kernel there run on
     the CPU, with `options.threads`. Raises BadModel if ONNX Runtime refuses the model or cannot start CUDA."""
     ort.set_default_logger_severity(4)  # else it warns about plug-ins at every session
-    if hasattr(ort, "preload_dlls"):  # the dynamic loader does not find CUDA and cuDNN installed as Python packages
-        ort.preload_dlls()
+    ort.preload_dlls()  # the dynamic loader does not find CUDA and cuDNN installed as Python packages
     model = _converted(path) if options.runtime == F16 else path
 
     def open_(captures: bool) -> ort.InferenceSession:
         settings = (("use_tf32", str(int(options.runtime == TF32))), ("enable_cuda_graph", str(int(captures))))
-        on_gpu = replace(options, providers=(CUDA, *PROVIDERS), provider=settings)
-        session = onnxruntime.open_session(model, on_gpu, label=path.name)
+        session = onnxruntime.open_session(model, replace(options, cuda=settings), label=path.name)
         if session.get_providers()[0] != CUDA:
             raise BadModel(f"{path.name}: ONNX Runtime could not start CUDA here: check the GPU, its driver and cuDNN")
         return session

@@ -20,8 +20,7 @@ from taglio.runtimes.onnxruntime_words import advice, without_sources
 from taglio.runtimes.way import Way
 
 NAME = "onnxruntime"
-PROVIDERS = ("CPUExecutionProvider",)
-CUDA = "CUDAExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Optimization(StrEnum):
@@ -54,12 +53,12 @@ class SessionOptions:
     `threads` are those of one run; 0: as many as the process may use. `at_once` runs of OpenVINO have threads of their
     own; in ONNX Runtime callers or sessions are as many as run at once, so that it changes nothing there. With
     `spinning`, threads of ONNX Runtime that wait for others busy-wait until the run ends: with two threads, runs of six
-    networks then took 0.80 to 1.00 of the time. `providers` are ONNX Runtime's; an operator goes to the first that can
-    run it, whose settings are `provider`. `runtime` names the place for callers that choose one (see session.py); this
-    module always opens ONNX Runtime. `lean` takes less memory where nothing is timed: operators run in the order of the
-    file (by default, those whose results only the caller reads run last, and what they read is held until then), and no
-    memory is planned by the first run. `kernel_cache` is how many kernels OpenVINO keeps for shapes that it has seen
-    (None: its default). `folded_bytes` is the size of the largest constant that may replace operators (None: ONNX
+    networks then took 0.80 to 1.00 of the time. `cuda` are settings of the CUDA provider, with which operators run on a
+    GPU if they can (None: all run on the CPU). `runtime` names the place for callers that choose one (see session.py);
+    this module always opens ONNX Runtime. `lean` takes less memory where nothing is timed: operators run in the order
+    of the file (by default, those whose results only the caller reads run last, and what they read is held until then),
+    and no memory is planned by the first run. `kernel_cache` is how many kernels OpenVINO keeps for shapes that it has
+    seen (None: its default). `folded_bytes` is the size of the largest constant that may replace operators (None: ONNX
     Runtime's limit, a gigabyte).
     """
 
@@ -67,8 +66,7 @@ class SessionOptions:
     optimization: Optimization = Optimization.ALL
     spinning: bool = True
     at_once: int = 1
-    providers: tuple[str, ...] = PROVIDERS
-    provider: tuple[tuple[str, str], ...] = ()
+    cuda: tuple[tuple[str, str], ...] | None = None
     runtime: str = NAME
     lean: bool = False
     kernel_cache: int | None = None
@@ -101,8 +99,8 @@ def open_session(
     profile_prefix: Path | None = None,
     label: str = "the model",
 ) -> ort.InferenceSession:
-    """Open `model` on the providers of `options`; with `save_optimized` the graph that will run is written there, and
-    with `save_weights` its weights beside it.
+    """Open `model` with `options`; with `save_optimized` the graph that will run is written there, and with
+    `save_weights` its weights beside it.
 
     For a message that refers to weights in files, kernels use these weights without repacking them, which saves memory
     but is slower: open the file's path to time it as it is deployed. In a large message opened with basic rewrites,
@@ -183,8 +181,8 @@ def _spinning_entries(spinning: bool) -> dict[str, str]:
 
 
 def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
-    first, *fallbacks = options.providers
-    return [(first, dict(options.provider)), *((name, {}) for name in fallbacks)]
+    on_gpu = [] if options.cuda is None else [(CUDA, dict(options.cuda))]
+    return [*on_gpu, (CPU, {})]
 
 
 def _read(path: Path) -> onnx.ModelProto | None:

@@ -21,7 +21,6 @@ from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_marks import MarkedModel, noted_float32
 from taglio.runtimes.openvino_parts import CompiledPart, parts_of
 from taglio.runtimes.openvino_words import complaint, without_sources
-from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
 NAME = "openvino"
@@ -69,9 +68,12 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
     OpenVINO has no optimisation levels and does not spin: those options do not apply. Raises BadOption if OpenVINO is
     not installed, BadModel if it refuses the model.
     """
-    _openvino()
     with _complaining(path), scratch() as folder:
-        return _compiled(_read(path, folder), options, counters=counters)
+        model = _read(path, folder)
+        applied: dict[str, Any] = _settings(model, options) | {"PERF_COUNT": counters}
+        if options.kernel_cache is not None:  # a property that OpenVINO sets and does not list
+            applied["CPU_RUNTIME_CACHE_CAPACITY"] = options.kernel_cache
+        return OpenVinoSession(_core().compile_model(model, "CPU", applied), options.at_once)
 
 
 def export(path: Path, folder: Path, name: str, options: SessionOptions) -> tuple[tuple[Path, Path], dict[str, Any]]:
@@ -102,16 +104,13 @@ def read_ir(path: Path) -> Any:
 
 def _settings(model: Any, options: SessionOptions) -> dict[str, Any]:
     """The properties with which an openvino.Model is compiled."""
-    return properties(has_bfloat16=noted_float32(model) is not None) | _streams(options.threads, options.at_once)
+    precision = "f32" if noted_float32(model) is None else "bf16"
+    return {"INFERENCE_PRECISION_HINT": precision} | streams(options.threads, options.at_once)
 
 
-def in_way(way: Way) -> dict[str, str]:
-    """The properties that make a run in `way`."""
-    return _streams(way.threads, way.at_once)
-
-
-def _streams(threads: int, at_once: int) -> dict[str, str]:
-    """A stream for each run at once; the number of threads is that of all streams together."""
+def streams(threads: int, at_once: int) -> dict[str, str]:
+    """The properties for runs of `threads` threads, `at_once` at a time: a stream for each run, and the number of
+    threads of all streams together."""
     hint = "LATENCY" if at_once == 1 else "THROUGHPUT"
     return {
         "PERFORMANCE_HINT": hint,
@@ -137,19 +136,6 @@ def _complaining(path: Path) -> Iterator[None]:
     except Exception as error:  # OpenVINO raises bare RuntimeErrors from C++
         complained = complaint(error) or f"OpenVINO cannot load it: {one_line(without_sources(error), 500)}"
         raise BadModel(f"{path.name}: {complained}") from None
-
-
-def _compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
-    """A session of an openvino.Model."""
-    applied: dict[str, Any] = _settings(model, options) | {"PERF_COUNT": counters}
-    if options.kernel_cache is not None:  # a property that OpenVINO sets and does not list
-        applied["CPU_RUNTIME_CACHE_CAPACITY"] = options.kernel_cache
-    return OpenVinoSession(_core().compile_model(model, "CPU", applied), options.at_once)
-
-
-def properties(*, has_bfloat16: bool) -> dict[str, str]:
-    """The OpenVINO properties that a model fixes, by name. The caller adds those of the way."""
-    return {"INFERENCE_PRECISION_HINT": "bf16" if has_bfloat16 else "f32"}
 
 
 def capabilities() -> list[str]:

@@ -30,10 +30,6 @@ def _open_onnxruntime(path: Path, options: SessionOptions) -> Session:
     return session
 
 
-def _open_openvino(path: Path, options: SessionOptions) -> Session:
-    return openvino.open_session(path, options)
-
-
 def _open_cuda(place: str, path: Path, options: SessionOptions) -> Session:
     return cuda.open_session(path, replace(options, runtime=place))
 
@@ -41,7 +37,7 @@ def _open_cuda(place: str, path: Path, options: SessionOptions) -> Session:
 # Place -> how it opens a model. A place is a runtime, on a GPU with the precision of its float parts.
 RUNTIMES: dict[str, Open] = {
     onnxruntime.NAME: _open_onnxruntime,
-    openvino.NAME: _open_openvino,
+    openvino.NAME: openvino.open_session,
     **{place: partial(_open_cuda, place) for place in cuda.PLACES},
 }
 # Places of whole models: on a GPU, ONNX Runtime reports no seconds by operator.
@@ -63,7 +59,7 @@ def why_failed(error: object, limit: int = 300) -> str:
 def in_way(package: str, settings: Mapping[str, Any], way: Way) -> dict[str, Any]:
     """The `settings` of a delivered component, under the names of its runtime's `package`, for a run in `way`."""
     if package == openvino.NAME:
-        return {**settings, **openvino.in_way(way)}
+        return {**settings, **openvino.streams(way.threads, way.at_once)}
     return {**settings, **onnxruntime.in_way(way, settings["config_entries"])}
 
 

@@ -12,10 +12,9 @@ from taglio.lab.side_by_side import loss_beside, opened, race
 from taglio.lab.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Loss, Timings
-from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.places import AUTO, refusal
-from taglio.runtimes.session import RUNTIMES
+from taglio.runtimes.session import RUNTIMES, WHOLE
 from taglio.search.ledger import Measurement, Places
 
 # A place may still win if the latency to expect there is at most this many times the least. At 1.08, the place of the
@@ -30,7 +29,7 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
     what the place adds by itself: 0 where its answers are the reference, and for metrics whose losses do not add up."""
     if work.setup.runtime != AUTO:
         return Places((_only(work, max_loss, metric, work.setup.runtime),))
-    everywhere = [name for name in RUNTIMES if cuda.offered() or name not in cuda.PLACES]
+    everywhere = [name for name in RUNTIMES if name not in WHOLE or not refusal(name)]
     refusals = {name: why for name in everywhere if (why := refusal(name))}
     usable = [name for name in everywhere if name not in refusals]
     if len(usable) == 1:
@@ -59,7 +58,7 @@ def studied(planned: Collection[str]) -> str:
 
 def profiled(places: Sequence[Measurement]) -> list[Measurement]:
     """The usable places that can be profiled, the one with the fastest float model first; none is on a GPU."""
-    able = [place for place in places if not place.refused and place.runtime not in cuda.PLACES]
+    able = [place for place in places if not place.refused and place.runtime not in WHOLE]
     return sorted(able, key=lambda row: row.seconds or 0.0)
 
 

@@ -7,14 +7,14 @@ from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision, key_of
+from taglio.quantize.precision import Assignment, Precision, int8_of, key_of
 from taglio.search.ledger import INT8_RUN, PLAIN
 
 
 def by_rules(graph: Graph, measured: Profile, limits: Limits) -> dict[str, Assignment]:
     """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; and the blocks that
     have a form without calibration, in it, if none are forced into int8."""
-    whole = next(precision for precision in measured.precisions if precision.form == "whole")
+    whole = int8_of(measured.precisions)
     pure = {
         name: {block: form for block, form in assignment.items() if block not in limits.float_blocks}
         for name, assignment in pure_assignments(graph, measured.precisions).items()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from taglio.data.spec import Shape
 from taglio.error.tasks.detection import CLASS_NAMES, heads_by_stride, names_classes, on_grid
 from taglio.error.tasks.outputs import height_and_width
 from taglio.error.tasks.text import CHARACTERS
@@ -13,7 +14,6 @@ from taglio.model.graph import Graph
 from taglio.model.inputs import spec_of
 from taglio.model.load import Model
 
-Shape = tuple[int, ...]
 _EMBEDDINGS = ("embed", "feature", "pooled", "pooler")
 # Ultralytics' metadata, which names classes too.
 _ULTRALYTICS = dict.fromkeys(("detect", "segment", "pose", "obb"), "detection") | {"classify": "top1"}
