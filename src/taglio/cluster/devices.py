@@ -8,8 +8,6 @@ from typing import Any
 
 from taglio.errors import BadOption
 
-# The environment variable that is set in emulated devices.
-EMULATION = "TAGLIO_EMULATION"
 # Factors on measured times, bandwidths and memories: beyond these, seconds and bytes become 0 or infinite in plans.
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
