@@ -109,16 +109,20 @@ _FIELDS = {
 
 def load(path: Path) -> Cluster:
     """The cluster in a file. Raises BadCluster with the key and the fix."""
+    return parse(text_of(path), str(path))
+
+
+def text_of(path: Path) -> str:
+    """The text of a cluster file. Raises BadCluster for one that cannot be read or is not in UTF-8."""
     try:
         data = artifact.read_bytes(path)
     except OSError as error:
         raise BadCluster(f"{path}: cannot be read ({error.strerror}): give a cluster file") from None
     try:
-        text = data.decode("utf-8-sig")  # editors on Windows write a byte-order mark
+        return data.decode("utf-8-sig")  # editors on Windows write a byte-order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadCluster(f"{path}: line {line} is not text in UTF-8: save the cluster file in UTF-8") from None
-    return parse(text, str(path))
 
 
 def parse(text: str, file: str = "cluster") -> Cluster:
