@@ -119,7 +119,8 @@ def emulated(file: Path) -> Iterator[Emulation]:
     emulation = Emulation(file)
     if (why := missing()) is not None:
         raise CannotEmulate(why)
-    record.remove(emulation.record)  # of a process with the same id, killed together with the one that carried its links
+    # Of a process with the same id, which was killed together with the one that carried its links.
+    record.remove(emulation.record)
     with ExitStack() as stack:
         # If the process that carries the links was not started, or has died.
         stack.callback(record.remove, emulation.record)
