@@ -33,7 +33,7 @@ from cases import CACHE, CASES, end_once, markdown, open_case, paths, write
 from taglio import artifact
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster
-from taglio.cluster.emulate.emulation import Emulation, start_devices
+from taglio.cluster.emulate.emulation import Emulation, emulated, start_devices
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.optimize import Profiles, timed_plan
 from taglio.cluster.engine.remote_profile import refine_devices
@@ -382,7 +382,7 @@ def main() -> int:
     end_once()
     begun = time.monotonic()
     try:
-        with Emulation(file) as emulation:
+        with emulated(file) as emulation:
             start_devices(emulation)
             print(f"devices up after {time.monotonic() - begun:.0f} s", flush=True)
             for name in names:

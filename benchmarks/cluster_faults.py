@@ -25,7 +25,7 @@ import cluster as study
 from cases import CACHE, end_once, markdown, write
 from taglio.cluster.devices import Cluster
 from taglio.cluster.emulate import quota
-from taglio.cluster.emulate.emulation import Emulation, start_device, start_devices
+from taglio.cluster.emulate.emulation import Emulation, emulated, start_device, start_devices
 
 LINK = ("gateway", "server")
 THREE = study.Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("server", 1.0)), 0.05)
@@ -112,7 +112,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     try:
         for fault in options.faults.split(","):
-            with Emulation(file) as emulation:  # anew for each: one fault's remains are not another's
+            with emulated(file) as emulation:  # anew for each: one fault's remains are not another's
                 start_devices(emulation)
                 work = study.prepare(emulation, file, options.case, options.effort)
                 links = study.probed(emulation, file, "lan")

@@ -10,6 +10,7 @@ import pytest
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import BadCluster, load, parse, written
 from taglio.errors import BadOption
+from taglio.flow.placing import opened
 
 FILE = """\
 start = "camera"
@@ -246,7 +247,8 @@ def test_what_contradicts_or_vanishes_is_refused(before: str, after: str, words:
 def test_files_as_editors_on_windows_write_them_are_read(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_bytes(b"\xef\xbb\xbf" + LINKED.replace("\n", "\r\n").encode())
-    assert load(file) == parse(LINKED)
+    cluster, used = opened(file)
+    assert load(file) == cluster == parse(used.text) == parse(LINKED)
     file.write_bytes(LINKED.replace("[device.b]", "# caf\xe9\n[device.b]").encode("latin-1"))
     with pytest.raises(BadCluster, match="line 3 is not text in UTF-8"):
         load(file)

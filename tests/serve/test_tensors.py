@@ -5,16 +5,16 @@ import pytest
 
 from taglio.serve.refusals import BadRequest
 from taglio.serve.request import InputTensor, check_shape
-from taglio.serve.tensors import DATATYPES, NUMPY, TensorSpec, from_bytes, from_json, to_buffer, to_json
+from taglio.serve.tensors import NUMPY, TensorSpec, from_bytes, from_json, to_buffer, to_json
 
 FLOATS = TensorSpec("x", "FP32", (-1, 2))
 WORDS = TensorSpec("w", "BYTES", (-1,))
 
 
-@pytest.mark.parametrize("name", [name for name in DATATYPES if name != "object"])
-def test_every_number_comes_back_from_bytes_and_from_json(name: str) -> None:
-    array = np.array([[0, 1], [1, 0]]).astype(name)
-    spec = TensorSpec("x", DATATYPES[name], (2, 2))
+@pytest.mark.parametrize("datatype", [name for name in NUMPY if name != "BYTES"])
+def test_every_number_comes_back_from_bytes_and_from_json(datatype: str) -> None:
+    array = np.array([[0, 1], [1, 0]]).astype(NUMPY[datatype])
+    spec = TensorSpec("x", datatype, (2, 2))
     for found in (from_bytes(spec, (2, 2), to_buffer(array)), from_json(spec, (2, 2), to_json("x", array))):
         assert found.dtype == array.dtype and (found == array).all()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from taglio.serve.tensors import DATATYPES, NUMPY
+from taglio.serve.tensors import NUMPY, datatype_of
 
 HEADER = "Inference-Header-Content-Length"
 
@@ -16,7 +16,7 @@ def request(feed: Mapping[str, np.ndarray], **parameters: Any) -> tuple[bytes, d
     """The body of a request for all outputs, and its headers. Answers are binary too, unless `parameters` say not."""
     inputs = [
         {
-            "name": name, "datatype": DATATYPES[array.dtype.name], "shape": array.shape,
+            "name": name, "datatype": datatype_of(array), "shape": array.shape,
             "parameters": {"binary_data_size": array.nbytes},
         }
         for name, array in feed.items()

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from taglio.cluster import file as cluster_file
-from taglio.cluster.devices import EMULATION
 from taglio.cluster.emulate import emulation
 from taglio.cores import available_cores
 from taglio.errors import BadOption
@@ -16,7 +15,7 @@ from taglio.report.progress import bar
 
 def emulate(options: argparse.Namespace) -> int:
     """Run `taglio cluster emulate`."""
-    here = os.environ.get(EMULATION)
+    here = os.environ.get(emulation.EMULATION)
     if options.change is not None:
         if options.cluster or options.after or options.on:
             raise BadOption("--set changes the running emulation: give nothing else with it")
@@ -26,7 +25,7 @@ def emulate(options: argparse.Namespace) -> int:
         if not options.on or not options.after:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
-    with emulation.Emulation(Path(options.cluster)) as emulated:
+    with emulation.emulated(Path(options.cluster)) as emulated:
         if (processors := emulation.processors(emulated.cluster)) > (cores := available_cores()):
             text = f"the devices have {processors:g} processors together, but this machine has {cores}"
             sys.stderr.write(f"{text}: streams are slower here than on separate machines\n")

@@ -1,5 +1,6 @@
 """Devices and the links between them, as values. Measures nothing, reads no file and is independent of models."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -8,8 +9,8 @@ from typing import Any
 
 from taglio.errors import BadOption
 
-# The environment variable that is set in emulated devices.
-EMULATION = "TAGLIO_EMULATION"
+# Names of devices are parts of the names of files.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Factors on measured times, bandwidths and memories: beyond these, seconds and bytes become 0 or infinite in plans.
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 

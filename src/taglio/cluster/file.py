@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from taglio import artifact
-from taglio.cluster.devices import LEAST_FACTOR, MOST_FACTOR, Cluster, Device, Link, nearest
+from taglio.cluster.devices import LEAST_FACTOR, MOST_FACTOR, NAME, Cluster, Device, Link, nearest
 from taglio.errors import BadOption
 from taglio.runtimes.session import RUNTIMES, WHOLE
 
@@ -25,7 +25,6 @@ T = TypeVar("T", bound=Struct)
 _Amount = Annotated[float, Meta(ge=0.0, le=1e12)]
 _Positive = Annotated[float, Meta(ge=1e-9, le=1e12)]
 _Text = Annotated[str, Meta(min_length=1)]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class BadCluster(BadOption):
@@ -109,16 +108,20 @@ _FIELDS = {
 
 def load(path: Path) -> Cluster:
     """The cluster in a file. Raises BadCluster with the key and the fix."""
+    return parse(text_of(path), str(path))
+
+
+def text_of(path: Path) -> str:
+    """The text of a cluster file. Raises BadCluster for one that cannot be read or is not in UTF-8."""
     try:
         data = artifact.read_bytes(path)
     except OSError as error:
         raise BadCluster(f"{path}: cannot be read ({error.strerror}): give a cluster file") from None
     try:
-        text = data.decode("utf-8-sig")  # editors on Windows write a byte-order mark
+        return data.decode("utf-8-sig")  # editors on Windows write a byte-order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadCluster(f"{path}: line {line} is not text in UTF-8: save the cluster file in UTF-8") from None
-    return parse(text, str(path))
 
 
 def parse(text: str, file: str = "cluster") -> Cluster:
@@ -177,7 +180,7 @@ class _Reader:
         alike = [other for other in names if other != name and other.lower() == name.lower()]
         if alike:  # one file of times for both, where file names ignore case
             raise self.fail(f'device "{name}" and device "{alike[0]}" differ only in case: rename one of them')
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise self.fail(f'device "{name}": write a name of letters, digits, "-", "_" and "."')
         if "like" in value:
             self.devices[name] = Device(name, like=self.table(where, value, _Copy).like)

@@ -60,7 +60,8 @@ class Placed:
 
 def opened(path: Path) -> tuple[Cluster, ClusterFile]:
     """The cluster of a file, and the file as written."""
-    return cluster_file.load(path), ClusterFile(str(path), path.read_text(encoding="utf-8"))
+    text = cluster_file.text_of(path)
+    return cluster_file.parse(text, str(path)), ClusterFile(str(path), text)
 
 
 def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:

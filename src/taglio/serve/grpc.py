@@ -12,11 +12,10 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
-from taglio.artifact import version_of
 from taglio.errors import one_line, plural
 from taglio.serve.refusals import BadRequest, Overloaded, Refusal
-from taglio.serve.request import EXTENSIONS, InferRequest, InputTensor, OutputTensor, Parameters
-from taglio.serve.service import NAME, InferenceService
+from taglio.serve.request import InferRequest, InputTensor, OutputTensor, Parameters
+from taglio.serve.service import InferenceService
 from taglio.serve.tensors import BYTES, Buffer, datatype_of, to_buffer
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ _SHOWN: dict[str, Callable[[InferenceService, Any], Mapping[str, Any]]] = {
     "ServerLive": lambda _, __: {"live": True},
     "ServerReady": lambda service, _: {"ready": service.ready()},
     "ModelReady": lambda service, query: {"ready": service.ready(query.name, query.version)},
-    "ServerMetadata": lambda _, __: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS},
+    "ServerMetadata": lambda service, _: service.server(),
     "ModelMetadata": lambda service, query: service.metadata(query.name, query.version),
     "ModelConfig": lambda service, query: {"config": service.config(query.name, query.version)},
     "RepositoryIndex": lambda service, query: {

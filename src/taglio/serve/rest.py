@@ -15,13 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from taglio.artifact import version_of
 from taglio.errors import one_line
 from taglio.serve.queue import Answer
 from taglio.serve.refusals import BadRequest, Refusal, TooLarge
-from taglio.serve.request import EXTENSIONS, NONE, InferRequest
+from taglio.serve.request import NONE, InferRequest
 from taglio.serve.served import ServedModel
-from taglio.serve.service import NAME, InferenceService
+from taglio.serve.service import InferenceService
 from taglio.serve.tensors import Buffer, datatype_of, to_buffer, to_json
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -41,7 +40,7 @@ def application(service: InferenceService) -> Starlette:
 
     # Path, verb, and what it shows of the model in the path.
     table: list[tuple[str, str, Callable[..., Any]]] = [
-        ("/v2", "GET", lambda: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS}),
+        ("/v2", "GET", service.server),
         ("/v2/health/live", "GET", lambda: {"live": True}),
         ("/v2/health/ready", "GET", ready),
         ("/v2/repository/index", "POST", service.index),

@@ -21,7 +21,7 @@ from taglio.deploy.write import read_samples
 from taglio.errors import BadOption, one_line, plural
 from taglio.flow.joining import ROWS, batched_inputs, constant_inputs, interface, most_rows, why_alone
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import COMPONENTS, DEPLOY, OUTCOME, SETUP
+from taglio.flow.workspace import COMPONENTS, DEPLOY, OUTCOME, SETUP, load_if_present
 from taglio.lab.setup import Setup
 from taglio.model.inputs import random_feed
 from taglio.run.in_process import Executor
@@ -181,7 +181,7 @@ def open_model(
         setup.options(), threads=way.threads, at_once=way.at_once, spinning=way.spinning, kernel_cache=kernel_cache
     )
     executor = Executor(folder / COMPONENTS, manifest, options)
-    outcome = _outcome(folder)
+    outcome = load_if_present(folder, OUTCOME, Outcome)  # none if nothing was timed beside float
     predicted = outcome is not None and way.threads == outcome.conditions.threads and planned.at_once == 1
     predicted_s = outcome.plan.predicted_latency_s if outcome and predicted else None
     return _ready(folder, ServedModel(name, version, (), (), executor, predicted_s, way=way))
@@ -218,18 +218,11 @@ def _ready(folder: Path, model: ServedModel) -> ServedModel:
     return replace(model, alone=alone, batched=batched, way=way)
 
 
-def _outcome(folder: Path) -> Outcome | None:
-    """The workspace's outcome; None if it was built a stage at a time or for a cluster, so that nothing was timed
-    beside float."""
-    path = folder / f"{OUTCOME}.json"
-    return artifact.load(path, OUTCOME, Outcome) if path.exists() else None
-
-
 def _workspaces(folder: Path, name: str) -> list[tuple[tuple[str, str], Path]]:
     """Name and version of each workspace at or below `folder`, and its directory; an empty name stands for the model's
     own, or the directory's if it was built a stage at a time."""
     if _built(folder):
-        outcome = None if name else _outcome(folder)
+        outcome = None if name else load_if_present(folder, OUTCOME, Outcome)
         return [((name or (outcome.model if outcome else folder.resolve().name), "1"), folder)]
     workspaces: list[tuple[tuple[str, str], Path]] = []
     for child in sorted(child for pattern in ("*", "*/*") for child in folder.glob(pattern) if _built(child)):

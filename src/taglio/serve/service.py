@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from taglio.artifact import version_of
 from taglio.serve.metrics import Metrics
 from taglio.serve.queue import Answer, ModelQueue
 from taglio.serve.refusals import BadRequest, Overloaded, Unauthenticated, UnknownModel
-from taglio.serve.request import NONE, InferRequest, feed_of
+from taglio.serve.request import EXTENSIONS, NONE, InferRequest, feed_of
 from taglio.serve.served import ServedModel
 from taglio.serve.tensors import BYTES, Buffer
 
-NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
 
 
@@ -77,6 +77,10 @@ class InferenceService:
     def ready(self, name: str = "", version: str = "") -> bool:
         """Whether a model, or each, answers requests. Raises UnknownModel."""
         return all(queue.ready for queue in ([self.queue(name, version)] if name else self.queues))
+
+    def server(self) -> dict[str, Any]:
+        """The protocol's description of the server."""
+        return {"name": "taglio", "version": version_of("taglio"), "extensions": EXTENSIONS}
 
     def metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """The protocol's description of a model. Raises UnknownModel."""

@@ -13,15 +13,14 @@ from taglio.data.spec import InputSpec, dtype_of
 from taglio.errors import BadModel, plural
 from taglio.serve.refusals import BadRequest
 
-# Datatype of the protocol by NumPy name. BYTES elements have any length, each preceded by it.
+# NumPy's type of each datatype of the protocol. BYTES elements have any length, each preceded by it.
 BYTES = "BYTES"
-DATATYPES = {
-    **{name: name.upper() for name in ("bool", "uint8", "uint16", "uint32", "uint64")},
-    **{name: name.upper() for name in ("int8", "int16", "int32", "int64")},
-    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
-    "object": BYTES,
+NUMPY: dict[str, np.dtype[Any]] = {
+    **{name.upper(): np.dtype(name) for name in ("bool", "uint8", "uint16", "uint32", "uint64")},
+    **{name.upper(): np.dtype(name) for name in ("int8", "int16", "int32", "int64")},
+    **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    BYTES: np.dtype(object),
 }
-NUMPY = {datatype: np.dtype(name) for name, datatype in DATATYPES.items()}
 _DATATYPES = {dtype: datatype for datatype, dtype in NUMPY.items()}  # a lookup of a dtype's name takes 4 µs
 _LENGTH = struct.Struct("<I")
 # What JSON has for a kind of NumPy's, and where it is none of these, integers.
@@ -40,7 +39,7 @@ class TensorSpec:
 
 def spec_of(declared: InputSpec) -> TensorSpec:
     """A model's input or output for clients. Raises BadModel for a type that the protocol lacks."""
-    datatype = DATATYPES.get(dtype_of(declared.dtype).name)
+    datatype = _DATATYPES.get(dtype_of(declared.dtype))
     if datatype is None:
         raise BadModel(
             f"tensor {declared.name} is {declared.dtype}, for which the Open Inference Protocol has no datatype: "

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from taglio.cluster.emulate import emulation
-from taglio.cluster.emulate.emulation import Emulation, start_devices
+from taglio.cluster.emulate.emulation import Emulation, emulated, start_devices
 from tests.cluster.engine.devices import answering, made_up_times, needs_ray, running_taglio, until
 from tests.end_to_end.command import ENVIRONMENT, taglio
 from tests.support.sockets import addresses
@@ -49,7 +49,7 @@ HURRIED = {"cluster.engine.run._PATIENCE_S": 4.0, "cluster.engine.links._HOLD_S"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
     file = tmp_path_factory.mktemp("emulated") / "cluster.toml"
     file.write_text(CLUSTER)
-    with Emulation(file) as made:
+    with emulated(file) as made:
         start_devices(made)
         yield made
 

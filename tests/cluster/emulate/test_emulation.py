@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from taglio.cluster.emulate import emulation, record
-from taglio.cluster.emulate.emulation import Emulation, RunningEmulation
+from taglio.cluster.emulate.emulation import Emulation, RunningEmulation, emulated
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from tests.cluster.engine.devices import until
@@ -69,7 +69,7 @@ def file(tmp_path: Path) -> Path:
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
     file = tmp_path_factory.mktemp("emulated") / "cluster.toml"
     file.write_text(CLUSTER)
-    with Emulation(file) as made:
+    with emulated(file) as made:
         yield made
 
 

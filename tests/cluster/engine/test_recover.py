@@ -65,6 +65,7 @@ def test_a_lost_device_is_named_where_pins_or_limits_forbid_the_others(
     plan = SimpleNamespace(limits=Limits(None), machines=lambda: machines, without=lambda _: None, crossings=())
     tried.up["far"] = False
     recovery = Recovery(cast(Any, tried), Path(), Planned(Path(), cast(Any, plan), TWO), lambda _: 1)
+    recovery.begin()
     for _ in range(2):
         with pytest.raises(BadDevice, match=f'device "far" is lost, and .* on near .*{error}.*: restore it'):
             recovery.recover("it does not answer")

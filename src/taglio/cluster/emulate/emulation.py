@@ -6,23 +6,25 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from taglio import artifact
 from taglio.cluster import file as cluster_file
-from taglio.cluster.devices import EMULATION, Cluster, nearest
-from taglio.cluster.emulate import line, namespaces, quota, record
+from taglio.cluster.devices import Cluster, nearest
+from taglio.cluster.emulate import namespaces, quota, record
 from taglio.cluster.emulate.namespaces import TUN, CannotEmulate
 from taglio.cluster.emulate.record import EmulationRecord
 from taglio.errors import BadOption
 from taglio.progress import Progress, reported
 
+# The environment variable that is set in emulated devices.
+EMULATION = "TAGLIO_EMULATION"
 # Join the control group last, so that starting up does not use its quota.
 _JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
@@ -62,35 +64,33 @@ class RunningEmulation:
         """Start a command in a device; `options` are subprocess.Popen's. Its environment has TAGLIO_EMULATION (the
         emulation's folder), TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption
         for an unknown device."""
-        names, folder = self.record.devices, self.record.folder
-        if device not in names:
-            raise BadOption(f'no device "{device}"{nearest(device, names)}')
+        group, folder = self._group(device), self.record.folder
         variables = {
             EMULATION: str(folder),
             "TAGLIO_DEVICE": device,
-            "TAGLIO_DEVICES": str(folder / str(names.index(device))),  # where a taglio device keeps its files
+            # Where a taglio device keeps its files.
+            "TAGLIO_DEVICES": str(folder / str(self.record.devices.index(device))),
             "TAGLIO_ADDRESSES": " ".join(f"{name}={address}" for name, address in self.addresses.items()),
         }
         words = ["nsenter", f"--net={namespaces.FOLDER / self.record.namespace(device)}", "sh", "-c", _JOIN]
-        words.append(str(self.record.group / device))
+        words.append(str(group))
         return subprocess.Popen([*words, *command], env={**(environment or os.environ), **variables}, **options)
 
     def become(self, now: Cluster) -> None:
         """Change links and quotas to those of `now`, such as those of another file. Links that the emulation was
         not started with are not added, and packets keep their routes; links missing from `now` are cut. Raises
         BadOption for a device that the emulation lacks."""
-        base = cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
-        for device in now.devices:
-            base.device(device.name)
-        kept = {(way.source, way.target): way for way in ways(now, base)}
-        cut = (msgspec.structs.replace(way, cut=True) for way in ways(base))
-        self._set(tuple(kept.get((way.source, way.target), way) for way in cut))
-        for device in now.devices:
-            quota.limit(self.record.group / device.name, device.cpus)
+        cpus = {self._group(device.name): device.cpus for device in now.devices}
+        # The process that carries the links reads the file within moments.
+        artifact.write_bytes(self.record.links, msgspec.json.encode(now.links))
+        for group, share in cpus.items():
+            quota.limit(group, share)
 
-    def _set(self, links: line.Links) -> None:
-        """Write the links for the process that carries them, which reads them within moments."""
-        artifact.write_bytes(self.record.links, msgspec.json.encode(links))
+    def _group(self, device: str) -> Path:
+        """The control group of a device. Raises BadOption for an unknown one."""
+        if device not in self.record.devices:
+            raise BadOption(f'no device "{device}"{nearest(device, self.record.devices)}')
+        return self.record.group / device
 
 
 def joined(folder: str | None) -> RunningEmulation:
@@ -103,73 +103,51 @@ def joined(folder: str | None) -> RunningEmulation:
 
 
 class Emulation(RunningEmulation):
-    """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit. If this
-    process is killed, the one that carries the links removes it."""
+    """This process's emulation of the cluster in a file."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.cluster = file, cluster_file.load(file)
+        if len(self.cluster.devices) > 254:  # the addresses of one network
+            raise CannotEmulate(f"{len(self.cluster.devices)} devices: at most 254 can be emulated")
+        super().__init__(EmulationRecord(os.getpid(), tuple(device.name for device in self.cluster.devices)))
 
-    def __enter__(self) -> Self:
-        """Raises CannotEmulate or OSError, with nothing left behind."""
-        if (why := missing()) is not None:
-            raise CannotEmulate(why)
-        self.record = _planned(self.cluster, self.file)
-        try:
-            self._make()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _make(self) -> None:
-        record.remove(self.record)  # of a process with the same id, killed together with the one that carried its links
-        self.record.folder.mkdir(parents=True)
-        self.record.folder.chmod(0o700)
-        record.save(self.record)
-        descriptors = []
-        for index, device in enumerate(self.cluster.devices):
-            group = self.record.group / device.name
-            quota.create(self.record.group.parent, group)
-            quota.limit(group, device.cpus)
-            descriptors.append(namespaces.create(self.record.namespace(device.name), index))
-        self._set(ways(self.cluster))
-        self._line = subprocess.Popen(
-            [sys.executable, "-m", "taglio.cluster.emulate.line", str(self.record.folder), *map(str, descriptors)],
+@contextmanager
+def emulated(file: Path) -> Iterator[Emulation]:
+    """An emulation of the cluster in a file, removed at the end with everything that runs in it. If this process is
+    killed, the one that carries the links removes it. Raises CannotEmulate or OSError, with nothing left behind."""
+    emulation = Emulation(file)
+    if (why := missing()) is not None:
+        raise CannotEmulate(why)
+    # Of a process with the same id, which was killed together with the one that carried its links.
+    record.remove(emulation.record)
+    with ExitStack() as stack:
+        # If the process that carries the links was not started, or has died.
+        stack.callback(record.remove, emulation.record)
+        descriptors = _created(emulation)
+        carrier = subprocess.Popen(
+            [sys.executable, "-m", "taglio.cluster.emulate.line", str(emulation.record.folder), *map(str, descriptors)],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
         )
+        stack.callback(carrier.communicate, timeout=30.0)  # it ends when its standard input is closed
         for descriptor in descriptors:
             os.close(descriptor)
-
-    def close(self) -> None:
-        """Kill everything that runs in it and remove it."""
-        if hasattr(self, "_line"):
-            self._line.stdin and self._line.stdin.close()
-            self._line.wait(timeout=30.0)
-        record.remove(self.record)  # if the process did not start, or has died
-
-    @contextmanager
-    def without_quotas(self) -> Iterator[None]:
-        """Lift the CPU quotas for a while, to set devices up."""
-        for device in self.cluster.devices:
-            quota.limit(self.record.group / device.name, inf)
-        yield
-        for device in self.cluster.devices:
-            quota.limit(self.record.group / device.name, device.cpus)
+        yield emulation
 
 
-def ways(cluster: Cluster, order: Cluster | None = None) -> line.Links:
-    """The links between devices, by the devices' indices in `order` (default: the cluster)."""
-    index = {device.name: number for number, device in enumerate((order or cluster).devices)}
-    return tuple(
-        line.EmulatedLink(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
-        for link in cluster.links
-    )
+def _created(emulation: Emulation) -> list[int]:
+    """Create the groups, namespaces and links of an emulation; returns the descriptors of the devices' interfaces."""
+    made = emulation.record
+    made.folder.mkdir(parents=True)
+    made.folder.chmod(0o700)
+    record.save(made)
+    descriptors = []
+    for index, device in enumerate(made.devices):
+        quota.create(made.group.parent, made.group / device)
+        descriptors.append(namespaces.create(made.namespace(device), index))
+    emulation.become(emulation.cluster)
+    return descriptors
 
 
 def processors(cluster: Cluster) -> float:
@@ -177,25 +155,19 @@ def processors(cluster: Cluster) -> float:
     return sum(min(device.cpus, device.threads) for device in cluster.devices)
 
 
-def _planned(cluster: Cluster, file: Path) -> EmulationRecord:
-    """The record of an emulation to create: the names of everything in it."""
-    if len(cluster.devices) > 254:  # the addresses of one network
-        raise CannotEmulate(f"{len(cluster.devices)} devices: at most 254 can be emulated")
-    names = tuple(device.name for device in cluster.devices)
-    return EmulationRecord(os.getpid(), str(file), file.read_text(encoding="utf-8"), names)
-
-
 def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:
     """Start every device, the start device as head, without quotas: a start takes seconds of a whole core.
 
     Raises CannotEmulate with the output of a device that does not start.
     """
-    names = [device.name for device in emulation.cluster.devices if device.name != emulation.cluster.start]
-    with emulation.without_quotas():
-        _wait(emulation.cluster.start, start_device(emulation, emulation.cluster.start))
-        starting = [(name, start_device(emulation, name)) for name in names]
-        for name, process in reported(starting, "starting devices", progress):
-            _wait(name, process)
+    cluster = emulation.cluster
+    names = [device.name for device in cluster.devices if device.name != cluster.start]
+    emulation.become(replace(cluster, devices=tuple(replace(device, cpus=inf) for device in cluster.devices)))
+    _wait(cluster.start, start_device(emulation, cluster.start))
+    starting = [(name, start_device(emulation, name)) for name in names]
+    for name, process in reported(starting, "starting devices", progress):
+        _wait(name, process)
+    emulation.become(cluster)
 
 
 def start_device(emulation: Emulation, name: str) -> "subprocess.Popen[str]":

@@ -16,102 +16,96 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from pathlib import Path
 
 import msgspec
 
+from taglio.cluster.devices import Link
 from taglio.cluster.emulate import record
 
 LARGEST_PACKET = 65_535
 # How often the file of links is looked at.
 _LOOK_S = 0.02
-
-
-class EmulatedLink(msgspec.Struct, frozen=True):
-    """A directed link between two devices (by index), with its current settings. A cut link drops everything."""
-
-    source: int
-    target: int
-    bandwidth_bytes_per_s: float
-    latency_s: float
-    cut: bool = False
-
-
-Links = tuple[EmulatedLink, ...]
+# The devices that a link goes from and to.
+Ends = tuple[str, str]
 
 
 @dataclass(slots=True)
 class _Queue:
-    way: EmulatedLink
+    """The packets on a link, which is free from `free_s` on. A link that is cut (None) drops all of them."""
+
+    link: Link | None
     free_s: float = 0.0
 
 
-def routes(ways: Sequence[EmulatedLink], devices: int) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+def routes(links: Sequence[Link]) -> dict[Ends, tuple[Ends, ...]]:
     """The links from each device to each other: the direct one, else the route of least delay for a packet of 1,500
-    bytes (Dijkstra). Unreachable pairs are left out."""
-    cost = {(way.source, way.target): way.latency_s + 1500 / way.bandwidth_bytes_per_s for way in ways}
-    paths: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
-    for start in range(devices):
-        todo: list[tuple[float, int, tuple[tuple[int, int], ...]]] = [(0.0, start, ())]
-        seen: set[int] = set()
-        while todo:
-            delay, device, path = heapq.heappop(todo)
-            if device in seen:
-                continue
-            seen.add(device)
-            if device != start:
-                paths[start, device] = ((start, device),) if (start, device) in cost else path
-            for (source, target), link_s in cost.items():
-                if source == device and target not in seen:
-                    heapq.heappush(todo, (delay + link_s, target, (*path, (source, target))))
-    return paths
+    bytes (Floyd and Warshall). Unreachable pairs are left out."""
+    direct = {(link.source, link.target): link for link in links}
+    delays_s = {ends: link.seconds(1500) for ends, link in direct.items()}
+    paths: dict[Ends, tuple[Ends, ...]] = {ends: (ends,) for ends in direct}
+    devices = dict.fromkeys(name for ends in direct for name in ends)
+    for via, source, target in product(devices, repeat=3):
+        first, second = (source, via), (via, target)
+        if source == target or first not in paths or second not in paths:
+            continue
+        delay_s = delays_s[first] + delays_s[second]
+        if delay_s < delays_s.get((source, target), inf):
+            delays_s[source, target] = delay_s
+            paths[source, target] = paths[first] + paths[second]
+    return {ends: (ends,) if ends in direct else path for ends, path in paths.items()}
 
 
 class Line:
     """The queues and the packets in them. Times are from time.monotonic()."""
 
-    def __init__(self, devices: Sequence[int], ways: Sequence[EmulatedLink]) -> None:
-        self.devices = devices  # file descriptors of the devices' interfaces, in the order of their addresses
-        self.queues: dict[tuple[int, int], _Queue] = {}
-        self.set(ways)
+    def __init__(self, devices: Mapping[str, int], links: Sequence[Link]) -> None:
+        """`devices` are the file descriptors of the devices' interfaces, in the order of their addresses."""
+        self.descriptors = [*devices.values()]
+        self.queues = {(link.source, link.target): _Queue(link) for link in links}
+        # By the sender's descriptor and the last byte of the receiver's address; each link with its end's descriptor.
+        last_bytes = {name: index + 1 for index, name in enumerate(devices)}
         self.paths = {
-            ends: tuple((self.queues[hop], hop[1]) for hop in path) for ends, path in routes(ways, len(devices)).items()
+            (devices[source], last_bytes[target]): tuple((self.queues[hop], devices[hop[1]]) for hop in path)
+            for (source, target), path in routes(links).items()
         }
         self.waiting: list[tuple[float, int, bytes, tuple[tuple[_Queue, int], ...], int]] = []
         self.number = 0
 
-    def set(self, ways: Sequence[EmulatedLink]) -> None:
-        """Apply new link settings; packets already queued keep their times."""
-        for way in ways:
-            self.queues.setdefault((way.source, way.target), _Queue(way)).way = way
+    def set(self, links: Sequence[Link]) -> None:
+        """Apply new settings; links that are missing are cut. Packets already queued keep their times."""
+        settings = {(link.source, link.target): link for link in links}
+        for ends, queue in self.queues.items():
+            queue.link = settings.get(ends)
 
-    def take(self, index: int) -> None:
-        """Read packets that device `index` has sent, and queue them: at most 16 before the next device's turn."""
+    def take(self, descriptor: int) -> None:
+        """Read packets that a device has sent, and queue them: at most 16 before the next device's turn."""
         for _ in range(16):
             try:
-                packet = os.read(self.devices[index], LARGEST_PACKET)
+                packet = os.read(descriptor, LARGEST_PACKET)
             except OSError:  # no more packets, or the interface is not up yet
                 return
             if packet[0] >> 4 == 4:  # IP version 4
-                path = self.paths.get((index, packet[19] - 1))  # the last byte of its destination address
+                path = self.paths.get((descriptor, packet[19]))  # the last byte of its destination address
                 if path is not None:
                     self.queue(time.monotonic(), packet, path, 0)
 
     def queue(self, now_s: float, packet: bytes, path: tuple[tuple[_Queue, int], ...], hop: int) -> None:
         """Queue a packet on link number `hop` of its path."""
-        link = path[hop][0]
-        start_s, way = max(now_s, link.free_s), link.way
+        queue = path[hop][0]
+        start_s, link = max(now_s, queue.free_s), queue.link
         # A full queue drops the packet. It is so long that TCP reaches its own window first (the kernel's largest is
         # 6 MB), because a lost packet would be measured as the engine's time.
-        if way.cut or (start_s - now_s) * way.bandwidth_bytes_per_s > 16_000_000:
+        if link is None or (start_s - now_s) * link.bandwidth_bytes_per_s > 16_000_000:
             return
-        link.free_s = start_s + len(packet) / way.bandwidth_bytes_per_s
+        queue.free_s = start_s + len(packet) / link.bandwidth_bytes_per_s
         self.number += 1
-        heapq.heappush(self.waiting, (link.free_s + way.latency_s, self.number, packet, path, hop))
+        heapq.heappush(self.waiting, (queue.free_s + link.latency_s, self.number, packet, path, hop))
 
     def hand_on(self) -> float | None:
         """Deliver due packets; returns seconds until the next is due, None if none waits."""
@@ -125,12 +119,11 @@ class Line:
                 self.queue(due_s, packet, path, hop + 1)
                 continue
             with suppress(OSError):  # the device's own queue is full, or it is gone
-                os.write(self.devices[path[hop][1]], packet)
+                os.write(path[hop][1], packet)
         return None
 
     def run(self, links: Path, owner: int) -> None:
         """Carry packets over links as the file `links` says, until the other end of the pipe `owner` is closed."""
-        inner = {descriptor: index for index, descriptor in enumerate(self.devices)}
         looked_s, seen = 0.0, (0, 0)
         while True:
             if (now_s := time.monotonic()) > looked_s + _LOOK_S:
@@ -140,15 +133,15 @@ class Line:
                     seen = version
                     self.set(read(links))
             wait_s = min(_LOOK_S, inf if (due_s := self.hand_on()) is None else due_s)
-            for descriptor in select.select([owner, *inner], [], [], wait_s)[0]:
+            for descriptor in select.select([owner, *self.descriptors], [], [], wait_s)[0]:
                 if descriptor == owner:
                     return
-                self.take(inner[descriptor])
+                self.take(descriptor)
 
 
-def read(links: Path) -> Links:
+def read(links: Path) -> tuple[Link, ...]:
     """The links in a file."""
-    return msgspec.json.decode(links.read_bytes(), type=Links)
+    return msgspec.json.decode(links.read_bytes(), type=tuple[Link, ...])
 
 
 def main() -> None:
@@ -156,7 +149,8 @@ def main() -> None:
     Arguments: the folder of the emulation's record, and the devices' descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which needs the links until its end
     emulation = record.load(Path(sys.argv[1]))
-    line = Line([int(word) for word in sys.argv[2:]], read(emulation.links))
+    devices = dict(zip(emulation.devices, map(int, sys.argv[2:]), strict=True))
+    line = Line(devices, read(emulation.links))
     with suppress(OSError):  # real-time priority; without permission for it, timing is only less precise
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     gc.disable()  # packets create no reference cycles

@@ -15,11 +15,9 @@ FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything that it
 
 @dataclass(frozen=True, slots=True)
 class EmulationRecord:
-    """An emulation of the process `owner`."""
+    """An emulation of the process `owner`; its `devices` are in the order of their addresses."""
 
     owner: int
-    cluster_file: str
-    cluster_text: str
     devices: tuple[str, ...]
 
     @property

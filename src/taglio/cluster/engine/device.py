@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from taglio.cluster.devices import NAME
 from taglio.cluster.engine import keeper, listen, local, lock
 from taglio.cluster.engine.library import SETTINGS, installed
 from taglio.cluster.engine.local import LocalDevice
@@ -21,7 +22,6 @@ LOOPBACK = "127.0.0.1"
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
 # A resource of Ray that only the device called as the rest of its name has.
 RESOURCE = "taglio:"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PATIENCE_S = 90.0
 # A device is declared dead after about this long without an answer.
 _HEALTH = {
@@ -38,7 +38,7 @@ def start(device: LocalDevice, progress: Progress | None = None) -> None:
     """Start a device and wait until it is a member of its cluster. Raises BadOption and BadDevice, each with the
     fix."""
     name = device.name
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise BadOption(f'`name` "{name}": write a name of letters, digits, "-", "_" and "."')
     listen.address(device.host)
     installed()

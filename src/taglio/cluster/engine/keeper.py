@@ -24,13 +24,10 @@ _LAST = "ray_current_cluster"
 def main(folder: Path, command: list[str]) -> int:
     """Run `command`, restarting it, until SIGTERM."""
     stopping = False
-    child: subprocess.Popen[bytes] | None = None
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         nonlocal stopping
         stopping = True
-        if child is not None and child.poll() is None:
-            child.terminate()
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -53,6 +50,7 @@ def main(folder: Path, command: list[str]) -> int:
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
     """End a process and everything that it started."""
+    child.terminate()
     try:
         child.wait(timeout=8.0)
     except subprocess.TimeoutExpired:

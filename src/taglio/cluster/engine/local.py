@@ -4,7 +4,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +42,9 @@ class LocalDevice:
         return lock.environment(Path(self.token), Path(self.tls) if self.tls else None)
 
 
-def home(environment: Mapping[str, str] = os.environ) -> Path:
+def home() -> Path:
     """The folder of this user's devices: TAGLIO_DEVICES or one below /tmp."""
-    return Path(environment.get("TAGLIO_DEVICES") or f"{_BELOW}{os.getuid()}")
+    return Path(os.environ.get("TAGLIO_DEVICES") or f"{_BELOW}{os.getuid()}")
 
 
 def prepare(name: str) -> Path:

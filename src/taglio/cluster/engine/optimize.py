@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from taglio import artifact
-from taglio.cluster.engine.connect import connect, gather
+from taglio.cluster.devices import Cluster
+from taglio.cluster.engine.connect import Connection, connect, gather
 from taglio.cluster.engine.probe import probe
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
@@ -29,10 +30,11 @@ from taglio.flow.result import result_of, write
 from taglio.flow.workspace import COMPONENTS, PROFILE
 from taglio.lab.build import build
 from taglio.lab.work import Work
-from taglio.plan.result import GAP, Plan, Status
+from taglio.plan.result import GAP, Limits, Plan, Status
 from taglio.plan.tables import Tables
 from taglio.profile.result import Profile
 from taglio.progress import Progress
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import sums_saturate
 from taglio.search.limits import Bounds, limits_for, steered, user_limits
@@ -95,28 +97,20 @@ def optimize_on_cluster(
         refuse_unportable(work, wanted)
         with connect(cluster.start) as connection:
             connection.need([device.name for device in cluster.devices])
-            here = connection.here.name
-            settled, chosen, bound = work, wanted, losses.max_error or 0.0
+            settled, chosen = work, wanted
             if chosen is None:
-                timed = work.but(setup=replace(work.setup, threads=cluster.device(here).threads))
-                facts_of = gather(connection, [device.name for device in cluster.devices])
-                is_narrow = any(sums_saturate(facts.machine.instructions) for facts in facts_of.values())
-                alone = timed.in_place(work.setup.options().runtime).at(effort)
-                screened = screen(alone, None, bound, losses.metric, is_forced=True, is_narrow=is_narrow)
-                settled, chosen = work.but(graph=screened.work.graph), screened.scheme
+                settled, chosen = _screened(connection, cluster, work, losses, effort)
             settled = settled.settled(chosen)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
             # A plan for throughput needs the CPU cost per message.
-            unknown = aim.kind == "throughput" and not cluster.messages_cost and len(cluster.devices) > 1
-            if unknown:
+            if aim.kind == "throughput" and not cluster.messages_cost and len(cluster.devices) > 1:
                 ours = tuple(link for link in cluster.links if cluster.start in (link.source, link.target))
-                handled = probe(connection, replace(cluster, links=ours), progress).handling
-                cluster, used = cluster.with_handling(handled), replace(used, handling=handled)
-            own = profiles.get(cluster.start) or next(iter(profiles.values()))
-            error = error_model(settled.in_place(NAME), own, effort=effort)
+                handling = probe(connection, replace(cluster, links=ours), progress).handling
+                cluster, used = cluster.with_handling(handling), replace(used, handling=handling)
+            error = error_model(settled.in_place(NAME), _own(profiles, cluster), effort=effort)
 
             def placed(profiles: Profiles, timed: Plan | None, time_limit_s: float) -> Answer:
-                own = profiles.get(cluster.start) or next(iter(profiles.values()))
+                own = _own(profiles, cluster)
                 limits = {"max_error": max_error, "min_score": min_score, "max_drop": max_drop}
                 pins = {"keep_float": keep_float, "force_int8": force_int8}
                 plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **limits, **pins)  # type: ignore[arg-type]
@@ -127,11 +121,11 @@ def optimize_on_cluster(
 
             refined = partial(refine_devices, connection, settled, cluster, effort=effort)
             plan, profiles = timed_plan(placed, refined, profiles)
-            own = profiles.get(cluster.start) or next(iter(profiles.values()))
             built = build(settled, plan)
             assert built.proof is not None, "build proves"
             # Components are sent from disk, again if a device is lost.
-            write(staged, result_of(settled, chosen, Tables(settled.graph, own, error), plan, built))
+            tables = Tables(settled.graph, _own(profiles, cluster), error)
+            write(staged, result_of(settled, chosen, tables, plan, built))
             sha256 = work.model.sha256
             for name, profile in profiles.items():
                 artifact.save(staged / cluster.device(name).profile, PROFILE, sha256, profile)
@@ -142,7 +136,25 @@ def optimize_on_cluster(
             runs = max(30, min(2000, ceil(2.0 / plan.predicted_latency_s.value)))
             recovery = Recovery(connection, staged, Planned(staged / COMPONENTS, plan, cluster), lambda _: 1)
             run = answer_requests(recovery, settled, runs)
-    return ClusterOutcome(plan, built.proof, run, str(chosen), here if wanted is None else None)
+    return ClusterOutcome(plan, built.proof, run, str(chosen), connection.here.name if wanted is None else None)
+
+
+def _screened(
+    connection: Connection, cluster: Cluster, work: Work, losses: Limits, effort: float
+) -> tuple[Work, Scheme]:
+    """The scheme that is best on the device here, for all devices, and `work` with the blocks that cannot be int8 kept
+    in float."""
+    facts_of = gather(connection, [device.name for device in cluster.devices])
+    is_narrow = any(sums_saturate(facts.machine.instructions) for facts in facts_of.values())
+    setup = replace(work.setup, threads=cluster.device(connection.here.name).threads)
+    alone, bound = work.but(setup=setup).in_place(setup.options().runtime).at(effort), losses.max_error or 0.0
+    screened = screen(alone, None, bound, losses.metric, is_forced=True, is_narrow=is_narrow)
+    return work.but(graph=screened.work.graph), screened.scheme
+
+
+def _own(profiles: Profiles, cluster: Cluster) -> Profile:
+    """The start device's profile; another device's if its times are scaled."""
+    return profiles.get(cluster.start) or next(iter(profiles.values()))
 
 
 def timed_plan(

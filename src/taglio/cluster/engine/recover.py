@@ -44,7 +44,7 @@ class Recovery:
     def __init__(self, connection: Connection, folder: Path, first: Planned, lanes: Callable[[Plan], int]) -> None:
         self.connection, self.folder, self._lanes = connection, folder, lanes
         self._first = self.running = first
-        self._pipeline: RequestPipeline | None = None
+        self._pipeline: RequestPipeline  # from `begin` on
         self.switches: list[Switch] = []
         self._plans = lasting(self)  # the components of other plans
         self._links = Links(connection)
@@ -77,14 +77,13 @@ class Recovery:
         gone, lost = set[str](), frozenset[Pair]()
         for attempt in range(len(cluster.devices) + 1):
             alive = self.connection.alive()
-            hosts = self._pipeline.deployment.actors if self._pipeline is not None and not attempt else {}
+            hosts = {} if attempt else self._pipeline.deployment.actors
             before, here = (gone, lost), self.connection.here.name
             gone = self._links.look(cluster, self._devices(self.running), hosts)
             lost = self._links.lost()
             names = [device.name for device in cluster.devices]
             gone |= {name for name in names if not alive.get(name) or Pair((here, name)) in lost}
-            if self._pipeline is not None:
-                self._pipeline.close()
+            self._pipeline.close()
             if cluster.start in gone:
                 raise BadDevice(f'the start device "{cluster.start}", where inputs come from, is lost: {reason}')
             if attempt and (gone, lost) == before:
