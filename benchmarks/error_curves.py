@@ -24,6 +24,7 @@ from taglio.conformal import COVERAGE, conformal_quantile
 from taglio.data.dataset import Split
 from taglio.error.combine import Measured, fit_outputs
 from taglio.error.measure import ErrorMeter
+from taglio.error.parts import whole
 from taglio.error.study import random_subsets
 from taglio.error.terms import design
 from taglio.lab.work import Work
@@ -65,7 +66,7 @@ def open_network(name: str, views: int) -> tuple[Work, ErrorMeter]:
         samples = tuple(view for sample in samples for view in views_of(sample, views))
     held_out = replace(work.data.held_out, samples=samples)
     work = work.but(data=Split(work.data.calibration, held_out))
-    return work, ErrorMeter(work.switchable(DEFAULT_SCHEME), samples, work.model.outputs, None)
+    return work, ErrorMeter(work.switchable(DEFAULT_SCHEME), samples, whole(work.model.outputs))
 
 
 def views_of(sample: Mapping[str, np.ndarray], count: int) -> list[Mapping[str, np.ndarray]]:

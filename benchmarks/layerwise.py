@@ -12,8 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from taglio.model.captures import node_inputs
-from taglio.model.derived import empty_like
+from taglio.model.derived import part_of
 from taglio.model.graph import Block, Graph
 from taglio.model.inputs import Feed
 from taglio.model.observe import tensor_values
@@ -65,7 +64,6 @@ class LayerCutter:
     def __init__(self, builder: QdqBuilder, graph: Graph) -> None:
         proto = builder.model.proto.graph
         self._builder = builder
-        self._initializers = builder.model.initializers()
         self._tensors = graph.tensor_map()
         self._values: dict[str, onnx.ValueInfoProto] = {
             value.name: value for value in (*proto.input, *proto.value_info, *proto.output)
@@ -77,16 +75,9 @@ class LayerCutter:
         self._builder.emit(emitter, block, precision)
         outputs = [self._output(emitter, name) for name in block.outputs]
         seen = observed or {}
-        read_names = {name for node in emitter.nodes for name in node_inputs(node)}
-        weights = [tensor for name, tensor in self._initializers.items() if name in read_names]
-        constants = [tensor for name, tensor in emitter.initializers.items() if name in read_names]
-        proto = empty_like(self._builder.model.proto, block.name)
-        proto.graph.node.extend(emitter.nodes)
-        proto.graph.initializer.extend([*weights, *constants])
-        proto.graph.input.extend(
-            _typed(name, seen[name]) if name in seen else self._values[name] for name in block.inputs
-        )
-        proto.graph.output.extend(outputs)
+        inputs = [_typed(name, seen[name]) if name in seen else self._values[name] for name in block.inputs]
+        proto = part_of(self._builder.model.proto, block.name, emitter.nodes, inputs, outputs)
+        proto.graph.initializer.extend(emitter.initializers.values())
         return proto
 
     def may_be_random(self, name: str) -> bool:

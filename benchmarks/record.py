@@ -104,7 +104,7 @@ def _measured(
     """Log ratios by mix and output: error on the switchable graph to the predicted one, and as built to that on the
     graph. Outputs without a model of their own, or without an error, have zeros."""
     samples = work.data.held_out.samples[: errors.samples]
-    meter = ErrorMeter(work.switchable(SCHEME), samples, work.model.outputs)
+    meter = ErrorMeter(work.switchable(SCHEME), samples, whole(work.model.outputs))
     builder, models = work.builder(SCHEME), {model.output: model for model in errors.outputs}
     on_graph, as_built = [], []
     for mix in filter(None, mixes):

@@ -9,6 +9,7 @@ import pytest
 from taglio.error.combine import Measured, fit_model
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
+from taglio.error.parts import whole
 from taglio.error.study import StudyBudget, measure, random_subsets
 from taglio.error.switchable import Switchable
 from taglio.quantize.effective import effective
@@ -23,7 +24,7 @@ BUDGET = StudyBudget(seconds=0.0, minimum_subsets=48, maximum_subsets=48)
 
 def metered(case: Case, samples: int) -> ErrorMeter:
     switchable = Switchable(case.graph, case.builder, CHOICES, SessionOptions(1))
-    return ErrorMeter(switchable, case.held_out.samples[:samples], case.model.outputs)
+    return ErrorMeter(switchable, case.held_out.samples[:samples], whole(case.model.outputs))
 
 
 def fitted(case: Case, meter: ErrorMeter, study: Measured) -> ErrorModel:

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.error.measure import ErrorMeter
+from taglio.error.parts import whole
 from taglio.error.switchable import FormSwitch, Switchable, switchable_graph
 from taglio.errors import BadData
 from taglio.quantize.effective import effective
@@ -27,7 +28,7 @@ def switchable(network: Case) -> Switchable:
 
 @pytest.fixture
 def meter(network: Case, switchable: Switchable) -> ErrorMeter:
-    return ErrorMeter(switchable, network.held_out.samples[:SAMPLES], network.model.outputs)
+    return ErrorMeter(switchable, network.held_out.samples[:SAMPLES], whole(network.model.outputs))
 
 
 def test_errors_do_not_depend_on_what_was_measured_before(network: Case, meter: ErrorMeter) -> None:
@@ -40,7 +41,7 @@ def test_errors_do_not_depend_on_what_was_measured_before(network: Case, meter: 
 def test_samples_that_the_float_model_cannot_take_are_refused(network: Case, switchable: Switchable) -> None:
     wrong = {"image": np.full((1, 1, 32, 32), np.nan, np.float32)}
     with pytest.raises(BadData, match="output logits of the float model is NaN or infinite on the data"):
-        ErrorMeter(switchable, [network.held_out.samples[0], wrong], network.model.outputs)
+        ErrorMeter(switchable, [network.held_out.samples[0], wrong], whole(network.model.outputs))
 
 
 def test_an_output_that_is_a_constant_is_there(tmp_path: Path) -> None:

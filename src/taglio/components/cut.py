@@ -15,7 +15,7 @@ from taglio.cluster.planning.schedule import components
 from taglio.data.spec import dtype_of
 from taglio.errors import BadOption, plural
 from taglio.model.captures import node_inputs, writers
-from taglio.model.derived import empty_like, inferred
+from taglio.model.derived import inferred, part_of
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import base_name
@@ -89,27 +89,20 @@ def cut(
         local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
         members[name] = cutting.members(name, local)
     info = _values(quantized, graph)
-    initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-    floats = {node.name for node in model.proto.graph.node}
+    initializers = {tensor.name for tensor in quantized.graph.initializer}
+    floats = model.nodes().keys()
     in_order = []
     # Nothing reads the operators of a component without outputs.
     ports = {name: ports for name, ports in cutting.ports(members, initializers).items() if ports[1]}
     fixed_outputs = tuple(name for name in model.outputs if name in initializers)
     for name, (inputs, outputs) in ports.items():
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
-        tensors_read = dict.fromkeys(tensor for node in members[name] for tensor in node_inputs(node))
-        constants = {tensor: initializers[tensor] for tensor in tensors_read if tensor in initializers}
         keep_float(members[name], floats, outputs)
         # The last component writes outputs of the model that no operator computes.
-        fixed = fixed_outputs if name == next(reversed(ports)) else ()
-        constants |= {tensor: initializers[tensor] for tensor in fixed}
-        written = (*outputs, *fixed)
-        proto = empty_like(quantized, name)
-        proto.graph.node.extend(members[name])
-        proto.graph.initializer.extend(constants.values())
+        written = (*outputs, *fixed_outputs) if name == next(reversed(ports)) else outputs
+        reads, writes = ([info[tensor] for tensor in side] for side in (inputs, written))
+        proto = part_of(quantized, name, members[name], reads, writes)
         import_domains(proto)
-        proto.graph.input.extend(info[tensor] for tensor in inputs)
-        proto.graph.output.extend(info[tensor] for tensor in written)
         blocks = tuple(block for block, component in names.items() if component == name)
         observed_shapes = _shapes(graph, (*inputs, *written))
         in_order.append(Component(name, place[name], blocks, proto, inputs, written, observed_shapes))

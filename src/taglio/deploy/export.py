@@ -157,9 +157,7 @@ def _proven(
                 weights.link(file, folder / file.name)
             settings = f"{_file_name(component.part.name)}.json"
             (folder / settings).write_text(json.dumps(component.settings))
-            parts.append(
-                replace(component.part, runtime=component.runtime, model=component.files[0].name, settings=settings)
-            )
+            parts.append(replace(component.part, model=component.files[0].name, settings=settings))
         hashes = {file.name: weights.sha256(file) for file in sorted(folder.iterdir())}
         # Answers do not depend on the way.
         write_manifest(folder, replace(model, components=tuple(parts), sha256=hashes, way=Way(1)))

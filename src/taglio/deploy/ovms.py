@@ -51,4 +51,4 @@ def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joini
         "nireq": model.way.at_once,
         "plugin_config": {key: str(value) for key, value in properties.items()},
     }
-    return ServedComponent(part, name, files, openvino.NAME, properties, entry, 1, remarks)
+    return ServedComponent(part, name, files, properties, entry, 1, remarks)

@@ -35,15 +35,14 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class ServedComponent:
-    """A component as a server opens it under `model_name`. The first of `files` is the model. `runtime` is the package
-    that opens it there and `settings` what the server then applies, in the format of a delivered settings file.
+    """A component as a server opens it under `model_name`, in the runtime of the delivered `part`. The first of `files`
+    is the model, and `settings` are what the server applies, in the format of a delivered settings file.
     `configuration` is the server's own (text for Triton, an object for OpenVINO Model Server); `rows` is the most rows
     that it joins; `remarks` name what differs from the delivered settings."""
 
     part: DeliveredPart
     model_name: str
     files: tuple[Path, ...]
-    runtime: str
     settings: Mapping[str, Any]
     configuration: Any
     rows: int

@@ -111,7 +111,6 @@ def _with_onnxruntime(
         part,
         name,
         files,
-        part.runtime,
         {**settings, "config_entries": {}, "providers": [["CPUExecutionProvider", {}]]},
         _configuration(
             name, part.runtime, files[0].name, rows, [*_tensors(ports, _OF_ONNXRUNTIME, rows), *extra], kept
@@ -158,7 +157,7 @@ def _with_openvino(
     instances = _instances(model.way.at_once, "an inference request of one compiled model, which has a stream for each")
     lines = [*_tensors(ports, _OF_OPENVINO, 0), instances]
     configuration = _configuration(name, part.runtime, files[0].name, 0, lines, parameters)
-    return ServedComponent(part, name, files, part.runtime, applied, configuration, 1, tuple(remarks))
+    return ServedComponent(part, name, files, applied, configuration, 1, tuple(remarks))
 
 
 def _instances(count: int, holds: str) -> str:

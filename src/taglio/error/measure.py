@@ -11,7 +11,7 @@ import numpy as np
 from taglio.error.compared import as_array
 from taglio.error.judge import TaskJudge
 from taglio.error.loss import Metric
-from taglio.error.parts import OutputParts, whole
+from taglio.error.parts import OutputParts
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs, Tally, finite
 from taglio.errors import BadData
@@ -51,20 +51,20 @@ class ErrorMeter:
         self,
         switchable: Switchable,
         samples: Sequence[Mapping[str, np.ndarray]],
-        parts: OutputParts | Sequence[str],
+        parts: OutputParts,
         measure: Measure | None = None,
         limit: float = inf,
         *,
         memory_bytes: int | None = None,
     ) -> None:
-        """`parts` are those of the outputs, or the outputs' names; `measure` is relative L2 if None, and `limit` the
+        """`parts` are those of the outputs; `measure` is relative L2 if None, and `limit` the
         limit on its metric. `memory_bytes` is what this process may use (None: no limit); float outputs beyond their
         share of it are kept in a file. Raises BadData for an output of the float model that is all NaN or infinite."""
         start = time.perf_counter()
         self.measured = dict[Forms, Evidence]()
         self._switchable = switchable
         self._samples = samples
-        self._parts = parts if isinstance(parts, OutputParts) else whole(parts)
+        self._parts = parts
         self._limit = limit
         self.names = self._parts.names
         room_bytes = None if memory_bytes is None else OUTPUTS * memory_bytes

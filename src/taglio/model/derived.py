@@ -59,18 +59,32 @@ def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     return empty
 
 
+def part_of(
+    proto: onnx.ModelProto,
+    name: str,
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """A model called `name` with the operators `nodes`, these inputs and outputs, and the initialisers of `proto` that
+    are read or are outputs."""
+    part = empty_like(proto, name)
+    part.graph.node.extend(nodes)
+    part.graph.input.extend(inputs)
+    part.graph.output.extend(outputs)
+    used = {tensor for node in part.graph.node for tensor in node_inputs(node)}
+    used |= {value.name for value in part.graph.output}
+    part.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in used)
+    return part
+
+
 def with_nodes(
     proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], constants: Iterable[TensorProto]
 ) -> onnx.ModelProto:
     """A model with the inputs, outputs and recorded tensors of `proto` and the operators `nodes`, with the initialisers
     of `proto` that they read or that are outputs, and `constants`."""
-    other = empty_like(proto, proto.graph.name)
-    other.graph.node.extend(nodes)
-    for field in ("input", "output", "value_info"):
-        getattr(other.graph, field).extend(getattr(proto.graph, field))
-    used = {name for node in other.graph.node for name in node_inputs(node)}
-    used |= {value.name for value in proto.graph.output}
-    other.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in used)
+    other = part_of(proto, proto.graph.name, nodes, proto.graph.input, proto.graph.output)
+    other.graph.value_info.extend(proto.graph.value_info)
     other.graph.initializer.extend(constants)
     return other
 

@@ -205,6 +205,16 @@ class Graph:
             flows.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
         return tuple(flows)
 
+    @cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """By block, the blocks that read what it writes, each as often as it does, also through movement; "" is the
+        caller."""
+        readers_of: dict[str, list[str]] = {}
+        for flow in self.flows:
+            if flow.producer:
+                readers_of.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
+        return readers_of
+
     def without_int8(self, refusals: Mapping[str, str]) -> "Graph":
         """The same graph, with the blocks in `refusals` (name -> reason) refused their int8 form."""
         blocks = tuple(replace(block, refusal=block.refusal or refusals.get(block.name, "")) for block in self.blocks)
@@ -257,7 +267,7 @@ class Graph:
 
 
 def build(model: Model, observed: Observed | None = None, states: tuple[tuple[str, str], ...] = ()) -> Graph:
-    """Group the operators of `model` into blocks. Raises BadModel if the operators form a cycle or names repeat.
+    """Group the operators of `model` into blocks. Raises BadModel if the operators form a cycle.
 
     The operators that write and read a state of `states` (output, input), and all between them, become one block,
     which stays float.
@@ -281,8 +291,6 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
         if why == _KEEPS:
             block = replace(block, movement=False, soft_tail=False, blockwise_bits=0, writes_float=False)
         blocks.append(block)
-    if len({block.name for block in blocks}) != len(blocks):
-        raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
     owner = {node.name: block.name for block, group in zip(blocks, groups, strict=True) for node in group}
     produced = {name: owner[node.name] for node in proto.node for name in node.output}
     inputs = tuple(spec.name for spec in model.inputs)

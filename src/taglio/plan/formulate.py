@@ -203,16 +203,12 @@ def _forbid_surrounded(
 ) -> None:
     """Forbid float for a weightless block that reads only int8 and is read only as int8."""
     tensors = graph.tensor_map()
-    readers: dict[str, list[str]] = {}
-    for flow in graph.flows:
-        if flow.producer:
-            readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
     for block in graph.blocks:
-        if not fuses_when_surrounded(block) or not readers.get(block.name):
+        if not fuses_when_surrounded(block) or not graph.readers.get(block.name):
             continue
         producers = dict.fromkeys(tensors[name].producer for name in block.inputs)
         around = [writes[producer] if producer else ZERO for producer in producers]
-        around += [reads[reader] for reader in dict.fromkeys(readers[block.name])]
+        around += [reads[reader] for reader in dict.fromkeys(graph.readers[block.name])]
         stays_float = _sum_of(forms[block.name], lambda form: form.form == "float")
         if not any(neighbour.is_zero for neighbour in around):
             program.at_most(total([stays_float, *around]), Linear(float(len(around))))

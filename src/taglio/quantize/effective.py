@@ -20,15 +20,12 @@ def fuses_when_surrounded(block: Block) -> bool:
 
 def only_readers(graph: Graph) -> dict[str, str]:
     """By block, the block that alone reads what it writes, directly and once, where one of the two is a sum: rule 3."""
-    readers: dict[str, list[str]] = {}
-    for flow in graph.flows:
-        if flow.producer:
-            readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
-            readers[flow.producer] += [""] * len(flow.moves)
-    alone = {block: names[0] for block, names in readers.items() if len(names) == 1 and names[0]}
+    moved = {flow.producer for flow in graph.flows if flow.moves}
+    alone = {block: readers[0] for block, readers in graph.readers.items() if len(readers) == 1 and readers[0]}
     return {
         block: reader
         for block, reader in alone.items()
+        if block not in moved
         if is_sum(graph.block(block)) or is_sum(graph.block(reader))
         if BFLOAT16.fits(graph.block(block))
     }
@@ -42,10 +39,6 @@ def is_sum(block: Block) -> bool:
 def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str, Precision]:
     """Precision by block under the rules, in graph order, without the blocks in float32."""
     tensors = graph.tensor_map()
-    behind: dict[str, list[str]] = {}
-    for flow in graph.flows:
-        if flow.producer:
-            behind.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
     forms = {
         block.name: assignment[block.name]
         for block in graph.blocks
@@ -57,7 +50,7 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
         written = (producer in forms and forms[producer].int8_output for producer in producers)
         if block.carries:
             return next(written, False)
-        readers = behind.get(block.name, [])  # "" for the caller, which is never in `forms`
+        readers = graph.readers.get(block.name, [])  # "" for the caller, which is never in `forms`
         int8_readers = (reader in forms and forms[reader].scheme is not None for reader in readers)
         return all(written) and bool(readers) and all(int8_readers)
 

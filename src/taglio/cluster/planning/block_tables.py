@@ -118,10 +118,6 @@ class BlockTables:
     def surrounded(self, start: int) -> list[Implication]:
         """Rules that a weightless block with only int8 neighbours cannot stay float (see quantize/effective.py)."""
         source = {tensor: flow.producer for flow in self.flows for tensor in flow.tensors}
-        readers: dict[str, list[str]] = {}
-        for flow in self.flows:
-            if flow.producer:
-                readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
         kinds = np.tile(np.array([(form.reads, form.writes) for form in self.forms]).T, len(self.cluster.devices))
         float_label, writes, reads = kinds[0] == Kind.FLOAT, kinds[1] == Kind.INT8, kinds[0] == Kind.INT8
         implications = []
@@ -129,8 +125,9 @@ class BlockTables:
             if not fuses_when_surrounded(block):
                 continue
             around = [(source.get(name), writes) for name in block.inputs]
-            around += [(reader or None, reads) for reader in readers.get(block.name, [])]
-            if not around or not readers.get(block.name) or any(name is None for name, _ in around):
+            behind = self.graph.readers.get(block.name, [])
+            around += [(reader or None, reads) for reader in behind]
+            if not behind or any(name is None for name, _ in around):
                 continue
             neighbours = tuple((start + self.index[name], mask) for name, mask in around if name is not None)
             implications.append(Implication(start + b, float_label, neighbours))
