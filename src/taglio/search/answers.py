@@ -118,7 +118,7 @@ class _Hits:
 
 
 def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np.ndarray | None) -> tuple[Note, ...]:
-    """Notes on the answers of the chosen model and of all-int8, and on the use of `labels`."""
+    """Notes on the answers of the chosen model and of all int8, and on the use of `labels`."""
     metric = limits.metric
     notes = [
         Note(
@@ -139,7 +139,7 @@ def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np
     for lost in dict.fromkeys(part.lost for part in lost_parts):
         first, *others = [part.name for part in lost_parts if part.lost == lost]
         also = f"; the same holds for {', '.join(others)}" if others else ""
-        notes.append(Note(Kind.FACT, f"all-int8 is rejected: {first} {lost}{also}"))
+        notes.append(Note(Kind.FACT, f"all int8 is rejected: {first} {lost}{also}"))
     return (*notes, *_unused(labels, chosen, limits))
 
 

@@ -93,7 +93,7 @@ def plan_model(
     """The fastest plan that keeps the limits on held-out inputs: `max_error`, `min_score` and `max_drop`, as in
     `taglio.optimize`.
 
-    The finalists are timed beside float and all-int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
+    The finalists are timed beside float and all int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
     patterns of blocks. Raises Infeasible if no plan keeps the limit.
 
     >>> plan = taglio.plan_model(model, profile, error, max_error=0.02, effort=0.02)

@@ -140,7 +140,7 @@ class PlaceSearch:
         return [entry for entry in self._entries.values() if entry.holds]
 
     def _try_rules(self) -> None:
-        """Begin with float, all-int8 and plans by simple rules."""
+        """Begin with float, all int8 and plans by simple rules."""
         tables, limits = Tables(self.work.graph, self.profile, self._studied), self._within
         self._entries = {}
         for name, assignment in by_rules(tables.graph, self.profile, limits).items():

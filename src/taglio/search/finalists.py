@@ -20,7 +20,7 @@ from taglio.search.ledger import PLAIN, Answers, Entry, Key, Ledger, Places
 from taglio.search.search import best
 from taglio.search.unseen import CANDIDATES, Rejected, rejection
 
-# The most solved plans that are raced beside float, all-int8 and the plans by simple rules.
+# The most solved plans that are raced beside float, all int8 and the plans by simple rules.
 FINALISTS = 3
 
 
