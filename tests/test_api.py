@@ -111,7 +111,7 @@ def test_a_model_in_any_form_is_the_same_model(samples: np.ndarray, tmp_path: Pa
         ({"shapes": {"z": (1, 3)}}, BadModel, "`shapes` names the input z"),
         ({"shapes": {"x": 1}}, BadOption, "`shapes` is {'x': 1}: give a shape by input name"),
         ({"keep_float": 3}, BadOption, "`keep_float` is 3"),
-        ({"preprocess": "rgb"}, BadOption, "`preprocess` is for folders of images"),
+        ({"preprocess": "rgb"}, BadOption, "`preprocess` is for files of images or sounds"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )

@@ -86,5 +86,5 @@ def test_data_in_memory_is_what_optimize_takes() -> None:
     for values in (data["x"], list(data["x"])):
         found = compare_backends(model, values, **how)
         assert found.data == "data in memory" and {row.status for row in found.rows} == {"measured"}
-    with pytest.raises(BadOption, match="`preprocess` is for folders of images, but `data` is in memory"):
+    with pytest.raises(BadOption, match="`preprocess` is for files of images or sounds, but `data` is in memory"):
         compare_backends(model, data, preprocess="rgb", **how)

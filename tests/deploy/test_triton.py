@@ -95,7 +95,7 @@ def test_triton_runs_as_many_requests_at_once_as_the_way(
     assert config.dynamic_batching.max_queue_delay_microseconds == 0
     said = "; ".join(result.models[0].remarks)
     assert all(remark in said for remark in remarks) and ("instances" in said) == (way.at_once > 1)
-    assert f"The model was measured in this way: {way}." in (tmp_path / "out" / "README.md").read_text()
+    assert f"The speed was measured in this way: {way}." in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_requests_are_not_joined_where_all_first_dimensions_are_dynamic_and_rows_mix(tmp_path: Path) -> None:

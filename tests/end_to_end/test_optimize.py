@@ -60,7 +60,7 @@ def test_what_optimize_prints_is_plausible(optimized: Optimized) -> None:
     assert full["error"] == 0.0
     assert 0.001 < int8["error"] < 0.5
     assert int8["size_bytes"] < 0.5 * full["size_bytes"]
-    # Weightless blocks in float save their scales: a plan may be a little smaller than all-int8.
+    # Weightless blocks in float save their scales: a plan may be a little smaller than all int8.
     assert 0.95 * int8["size_bytes"] <= plan["size_bytes"] <= 1.1 * full["size_bytes"]
     for each in (full, int8, plan):
         assert 1e-5 < each["latency_s"] < 1.0

@@ -27,7 +27,7 @@ def test_the_most_important_remarks_come_first_and_five_are_printed(outcome: Out
     assert lines == (
         "about nan-output; check the data and their preprocessing",
         "about few-inputs",
-        "about shared-inputs; give others, or calibrate on --calibration",
+        "about shared-inputs; give other inputs, or separate calibration data (--calibration)",
         "the machine was busy: run again when it is quiet",
         "about unused-labels; name the task with --metric",
         "about not-compared",

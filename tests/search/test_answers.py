@@ -49,6 +49,6 @@ def test_outputs_that_lost_the_same_are_told_in_one_line() -> None:
     parts = tuple(PartLoss(name, 0.0, each) for name, each in zip("abcd", lost, strict=True))
     chosen, int8 = Answers(0.0, 0.0, None), Answers(0.0, 0.0, None, parts)
     assert of_answers(chosen, int8, Limits(0.01), None) == (
-        Note(Kind.FACT, "all-int8 is rejected: b is constant; the same holds for d"),
-        Note(Kind.FACT, "all-int8 is rejected: c no longer depends on the input"),
+        Note(Kind.FACT, "all int8 is rejected: b is constant; the same holds for d"),
+        Note(Kind.FACT, "all int8 is rejected: c no longer depends on the input"),
     )

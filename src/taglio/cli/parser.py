@@ -186,9 +186,7 @@ COMMANDS = (
                 type=path,
                 metavar="FILE",
             ),
-            "--tls": option(
-                "encrypt all traffic, with tls.crt, tls.key and ca.crt in FOLDER", type=path, metavar="FOLDER"
-            ),
+            "--tls": option("encrypt all traffic, with tls.crt, tls.key and ca.crt in DIR", type=path, metavar="DIR"),
         },
     ),
     Command(

@@ -64,7 +64,7 @@ def announced(model: "ServedModel") -> str:
     """A line that says how `model` is run: in its way, unless the devices of a cluster answer."""
     runs = "" if model.on_cluster else f", {model.way}"
     alone = f"requests run alone: {model.alone}" if model.alone else "requests run alone"
-    joined = "requests are batched" if model.way.joined > 1 else alone
+    joined = "requests are joined" if model.way.joined > 1 else alone
     return f"{model.name} version {model.version}{runs}; {joined}"
 
 

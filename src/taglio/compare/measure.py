@@ -163,7 +163,7 @@ def _reader(data: Any, preprocess: str, model: Path) -> Reader:
     if _is_path(data):
         return partial(load, Path(data), preprocess=how, near=files_beside(model))
     if how is not None:
-        raise BadOption("`preprocess` is for folders of images, but `data` is in memory: leave it out")
+        raise BadOption("`preprocess` is for files of images or sounds, but `data` is in memory: leave it out")
     return partial(from_values, data)
 
 

@@ -169,7 +169,7 @@ def _post_mortem(process: "subprocess.Popen[bytes]", log: Path) -> Event:
     output = f"; last output: {last[:200]}" if last else ""
     code = process.poll()
     if code == -signal.SIGKILL:
-        return "ended", "killed", f"its process was killed (signal 9), as the system does if memory runs out{output}"
+        return "ended", "killed", f"its process was killed (signal 9), perhaps because memory ran out{output}"
     if code is None or code >= 0:
         return "ended", "crashed", f"its process ended with exit code {code}{output}"
     name = next((number.name for number in signal.Signals if number == -code), f"signal {-code}")

@@ -4,11 +4,11 @@ a line out.
 Runs as a script in a process of its own, with two paths as arguments: the `verify.py` that is delivered, and a folder
 of samples to run. Imports NumPy and the runtimes only, through verify.py. A request says what to `do`:
 
-* `opening`: open the `folders` afresh, in this order, and time one run of each in turn, for about `seconds`, but from
-  the first to the second number of `pairs`. The answer has the `seconds` of each timed run, a list for each folder, and
-  the processor seconds that this process has `worked`.
-* `open`: the `folders`, beside those that are open. The answer has the bytes of `memory` that each took.
-* `close`: all folders.
+* `opening`: open the `folders` afresh, in this order, and time one run of each in turn, for about `seconds`. `pairs`
+  are the least and the most turns. The answer has the `seconds` of each timed run, a list for each folder, and the
+  processor seconds that this process has `worked`.
+* `open`: open the `folders`, beside those that are open. The answer has the bytes of `memory` that each took.
+* `close`: close all folders.
 * `closed`: in each of `rounds`, the `folders` take turns in a new random order. In its turn a folder has as many
   callers as runs at once, who ask again as soon as they are answered, for `seconds`. The answer has, for each folder
   and round, the items per second (`per_s`) and the seconds of each run (`runs`).
@@ -29,8 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# A run after another model's run finds that model in the caches: 330 µs instead of 130. The first runs of a turn, at
-# most so many and within so many seconds, are not counted.
+# A run that follows another model's run finds that model in the caches, and takes 330 µs instead of 130. So the first
+# runs of a turn are not counted: at most _UNCOUNTED, and only as many as take _UNCOUNTED_S seconds.
 _UNCOUNTED, _UNCOUNTED_S = 3, 0.04
 
 

@@ -20,7 +20,7 @@ from taglio.errors import MeasurementFailed, one_line
 from taglio.profile.busy import BusyWatch
 from taglio.scratch import scratch
 
-# A process that is silent for so long beyond its budget hangs.
+# A process that has not answered a request for so long is assumed to hang.
 _HANGS_S = 600.0
 
 
@@ -33,7 +33,7 @@ class Burst:
 
 
 class Bench:
-    """A process that opens delivered folders and runs `inputs`, as answering.py says. A context manager: the process
+    """A process that opens delivered folders and runs them on `inputs` (answering.py). A context manager: the process
     ends with it."""
 
     def __init__(self, inputs: Sequence[Sample]) -> None:
@@ -59,8 +59,8 @@ class Bench:
         self._stack.close()
 
     def opening(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
-        """The seconds of timed runs, a list for each of `folders`, in one opening of each. Which is opened first
-        alternates. Raises MeasurementFailed if one cannot be opened or run."""
+        """The seconds of timed runs, a list for each of `folders`, in one opening of each. The folder that is opened
+        first changes from opening to opening. Raises MeasurementFailed if one cannot be opened or run."""
         turn = self._count % len(folders)
         order = [*range(turn, len(folders)), *range(turn)]
         paths = [str(folders[index]) for index in order]
@@ -70,7 +70,7 @@ class Bench:
         return [by_index[index] for index in range(len(folders))]
 
     def watch(self) -> BusyWatch:
-        """A watch of what programs other than this process and the bench use of the processors."""
+        """A watch of how much of the processors other programs use, besides this process and that of the bench."""
         return BusyWatch(child_s=lambda: self._worked_s)
 
     def open(self, folders: Sequence[Path]) -> list[int]:

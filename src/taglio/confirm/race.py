@@ -15,12 +15,15 @@ from taglio.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
-    `seconds` (`slow_seconds` where a run takes over 30 ms), or twice that where other programs disturb it, but never
-    after more than `most_seconds`. Candidates are chosen by `choosing` openings.
-    An opening times from three to `most_pairs`: as many as a quiet machine needs; on a noisy one, openings are added.
-    Where openings take so long that `openings` do not fit, a race has at least `fewest`. `doubt` is that of the lower
-    end at which a plan replaces float."""
+    """How long a race may take.
+
+    It ends after at least `openings` openings, once the half-width is at most `half_width` or the time is up. The time
+    is `seconds` (`slow_seconds` if a run takes more than 30 ms), twice that if other programs disturb the race, and
+    never more than `most_seconds`. If `openings` do not fit into the time, a race has at least `fewest`.
+
+    An opening times from three to `most_pairs` pairs of runs, which a quiet machine needs; on a noisy one, openings are
+    added. `choosing` openings compare candidates before the race. `doubt` is the chance of error at the lower end that
+    decides whether a plan replaces float."""
 
     openings: int = 8
     choosing: int = 3
@@ -46,8 +49,8 @@ USUAL = Patience()
 
 
 def compared(race: Bench, base: Path, folders: Sequence[Path], patience: Patience | None = None) -> list[Speedup]:
-    """The speed-up of each of `folders` over `base`, over a few openings of all. These figures select, so they are not
-    reported. Slow models get no more time than fast ones."""
+    """The speed-up of each of `folders` over `base`, from a few openings of all. These figures select a plan, so they
+    are not reported. Slow models get no more time than fast ones."""
     patience = patience or USUAL
     budget_s = patience.seconds / (2 * patience.openings)
     openings = [race.opening([base, *folders], budget_s, patience.pairs) for _ in range(patience.choosing)]
@@ -69,8 +72,8 @@ def confirm(
 ) -> Speedup:
     """The speed-up of `plan` over `base`. A run of `base` takes about `run_s` seconds.
 
-    Openings that other programs disturbed are repeated, as far as `patience` allows, and the quietest count: while
-    other programs used one of two processors, a plan of 3.7 × was between 3.0 and 3.8.
+    Openings that other programs disturbed are repeated, as far as `patience` allows, and only the quietest count. While
+    other programs used one of two processors, a plan that is 3.7 × as fast was measured at 3.0 to 3.8 ×.
     """
     patience = patience or USUAL
     budget_s, start = patience.seconds_for(run_s), time.monotonic()

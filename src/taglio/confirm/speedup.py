@@ -9,12 +9,12 @@ from taglio.student import t_quantile
 
 # The interval holds the true ratio in nine of ten races.
 COVERAGE = 0.9
-# Standard deviation of the ratio from race to race, as a share of it, which openings of one race do not show: what else
-# the machine does changes within ten seconds, and slows two models differently. Forty reported ratios differed from
-# races of 60 openings by 3.3 % (root mean square; benchmarks/told.py), of which openings explain 1.7 %. A few were far
-# off: with 2 %, the intervals of 34 hold.
+# Standard deviation of the ratio from race to race, as a share of it. Openings of one race do not show it: the load of
+# the machine changes within ten seconds, and slows two models differently. Forty reported ratios differed from races of
+# 60 openings by 3.3 % (root mean square; benchmarks/told.py), of which openings explain 1.7 %. A few were far off: with
+# 2 %, the intervals of 34 hold.
 BETWEEN_RACES = 0.02
-# What replaces float: a ratio worth its trouble, and one that is above 1 in all but one race of two hundred.
+# A plan replaces float if its ratio is at least WORTH, and above 1 in all but one race of two hundred.
 WORTH, DOUBT = 1.02, 0.005
 
 
@@ -33,12 +33,12 @@ class Speedup:
     plan_s: float
 
     def __str__(self) -> str:
-        """Such as `1.53 × (1.47 to 1.60)`."""
+        """The ratio with its interval, such as `1.53 × (1.47 to 1.60)`."""
         return f"{self.ratio:.2f} × ({self.low:.2f} to {self.high:.2f})"
 
     @property
     def replaces_float(self) -> bool:
-        """Whether it is worth replacing float, beyond doubt."""
+        """Whether the gain is large and certain enough to replace float."""
         return self.ratio >= WORTH and self.sure > 1.0
 
     @property
@@ -50,10 +50,10 @@ class Speedup:
 def speedup(log_ratios: Sequence[float], float_s: float, plan_s: float, doubt: float = DOUBT) -> Speedup:
     """The speed-up from the logarithm of float's time over the model's, one value for each opening.
 
-    Student's t over openings: runs of one opening share its memory layout, so that more of them show nothing new. To
-    its half-width that of `BETWEEN_RACES` is added as errors add, by squares; not for `sure`, since models of the same
-    speed are so in every race. A single opening has no interval. `doubt` is the chance that `sure` lies above the true
-    ratio.
+    The interval is Student's t over openings: runs of one opening share its memory layout, so more of them show nothing
+    new. The half-width of `BETWEEN_RACES` is added to it as independent errors add, by squares. It is not added for
+    `sure`, because models of equal speed are equal in every race. A single opening has no interval. `doubt` is the
+    chance that `sure` lies above the true ratio.
     """
     middle, count = fmean(log_ratios), len(log_ratios)
     if count < 2:
@@ -68,5 +68,5 @@ def speedup(log_ratios: Sequence[float], float_s: float, plan_s: float, doubt: f
 
 def log_ratio(float_s: Sequence[float], plan_s: Sequence[float]) -> float:
     """The value of one opening: the median of log(float / plan) over pairs of runs that ran side by side. The ratio of
-    the medians has five times the spread where the clock drifts."""
+    the two medians would scatter five times as much while the clock drifts."""
     return median(log(float_run_s / plan_run_s) for float_run_s, plan_run_s in zip(float_s, plan_s, strict=True))

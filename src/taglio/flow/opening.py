@@ -317,7 +317,9 @@ def _read(
             found = load_files(Path(source), given, preprocess, most, room_bytes, near)
         else:
             if preprocess is not None:
-                raise BadOption(f"`preprocess` is for folders of images, but `{name}` is in memory: leave it out")
+                raise BadOption(
+                    f"`preprocess` is for files of images or sounds, but `{name}` is in memory: leave it out"
+                )
             found = from_values(source, given, most, labels, name, room_bytes)
         return found if stepped is None else stepped.filled(found, inputs, limit, room_bytes)
 

@@ -74,7 +74,7 @@ def optimize(
     model of an earlier result: its errors are not measured again if model, data, scheme and versions are the same.
     `progress` is called with what is done, how much of it is done, and the total.
 
-    The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
+    The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
     limit, BadModel, BadData or BadOption for unusable arguments.
 

@@ -1,4 +1,4 @@
-"""The outcome of an optimisation: float, all-int8 and the plan side by side. Values only."""
+"""The outcome of an optimisation: float, all int8 and the plan side by side. Values only."""
 
 from dataclasses import dataclass
 
@@ -125,7 +125,7 @@ class Outcome:
         return self.metric.score_text(value) if self.metric.labelled else f"{value:.2%}"
 
     def __str__(self) -> str:
-        """Float, all-int8 and the plan with the latencies of the search, and the runtime where it differs from float's;
+        """Float, all int8 and the plan with the latencies of the search, and the runtime where it differs from float's;
         the confirmed speed-up; the rate and how to run the plan for it; notes on the figures."""
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]
         rows = [columns] + [

@@ -46,7 +46,7 @@ def profile_model(
 
 
 def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MOST_MIXES) -> dict[str, Profile]:
-    """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all-int8: then
+    """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all int8: then
     the other places are planned in, or ONNX Runtime, where every block was tried."""
     profiles_by_place: dict[str, Profile] = {}
     for place in planned:

@@ -83,7 +83,7 @@ def error_on_new_data(loss: float, ends: tuple[float, float] | None, limit: floa
 
 def files_promise(delivered: int, changed: Sequence[str]) -> Promise:
     """Whether all files are those delivered."""
-    detail = "run taglio build again, or copy the folder again" if changed else ""
+    detail = "run taglio build again, or copy the directory again" if changed else ""
     now = f"changed or missing: {', '.join(changed)}" if changed else "unchanged"
     return Promise("files", plural(delivered, "file"), now, Verdict.BROKEN if changed else Verdict.HOLDS, detail)
 

@@ -54,7 +54,7 @@ def quantize(
         converted = most_in_float16(work.model, work.graph, names, work.ranges().low_high)
         proto, names = converted.proto, converted.blocks
         measured = float16(work.model, work.graph, names, rounded=True)
-        doubts = ("the error is that of true float16: every float16 tensor is rounded to it", *converted.left)
+        doubts = ("the error was measured with every float16 tensor rounded to float16", *converted.left)
     elif method == "static":
         proto = QdqBuilder(work.model, work.graph, work.ranges()).build(dict.fromkeys(names, int8))
         saturation = saturating_sums(static, saturates)

@@ -63,7 +63,7 @@ class Delivered:
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """A plan with everything that it was made from. `float32` is the simplified float model, `graph` its blocks,
-    `table` float, all-int8 and the plan side by side (None if the stages were run one at a time).
+    `table` float, all int8 and the plan side by side (None if the stages were run one at a time).
     `error` is None where errors were not studied, because no mix of forms can be faster than float.
 
     >>> print(result.table)  # doctest: +ELLIPSIS

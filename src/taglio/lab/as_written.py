@@ -4,9 +4,9 @@
    (model/written.py).
 2. The float model, which taglio plans with, runs with the optimisations of the set-up. On a few inputs its answers are
    compared with the reference.
-3. If they agree within rounding, the float model answers all inputs: it is faster. Otherwise the source answers them,
-   and the difference is said with its cause, which is computed and not guessed: the float model is run again with sums
-   that do not saturate.
+3. If they agree within rounding, the float model answers all inputs, because it is faster. Otherwise the source answers
+   them, and a remark gives the difference and its cause. To find the cause, the float model is run again with sums that
+   do not saturate.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,15 +31,15 @@ ROUNDING = 1e-4
 # Functions that end in 0 or ±1 are as exact as values of 1 are: ONNX Runtime's Sigmoid is 2 % off at 1e-6, where a
 # detector finds nothing.
 _BOUNDED, _AT_ONE = frozenset({"Sigmoid", "HardSigmoid", "Softmax", "Tanh", "Erf"}), 1e-6
-# Inputs that are compared, fewer of a model that takes longer than this for them.
+# The number of inputs that are compared; fewer if the model takes more than ENOUGH_S seconds for them.
 INPUTS, ENOUGH_S = 8, 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The relative L2 `distance` of the float model's answers from the reference, that of the worst output; 0 if they
-    agree within rounding, or if there is no reference but them. `saturates`: sums of the model's own products are the
-    cause. `remark` is a line for the user, or ""."""
+    """The relative L2 `distance` of the float model's answers from the reference, that of the worst output. It is 0 if
+    they agree within rounding, or if the float model's answers are the only reference. `saturates`: sums of the model's
+    own products are the cause. `remark` is a line for the user, or ""."""
 
     distance: float = 0.0
     saturates: bool = False
@@ -95,7 +95,7 @@ def agreement_of(
 
 
 def bounded_outputs(proto: onnx.ModelProto) -> frozenset[str]:
-    """The outputs that are values of a function with bounded values, or products of some, moved or not."""
+    """The outputs that a function with bounded values writes, or that are products of such values, moved or not."""
     producer = writers(proto.graph.node)
     bounded: dict[str, bool] = {}
     for node in proto.graph.node:  # in topological order
@@ -107,7 +107,8 @@ def bounded_outputs(proto: onnx.ModelProto) -> frozenset[str]:
 
 
 def _beyond_rounding(expected: Sequence[Any], answers: Mapping[str, Any], bounded: Collection[str]) -> list[Any]:
-    """`answers` by output; `bounded` ones that differ by no more than rounding at 1 have the `expected` values."""
+    """The `answers` by output, where those of `bounded` outputs are replaced by the `expected` values if they differ
+    only by rounding at 1."""
 
     def is_rounding(name: str, left: Any, right: Any) -> bool:
         same_shape = name in bounded and left.shape == right.shape

@@ -1,4 +1,4 @@
-"""What was computed once about an opened model. Computes nothing."""
+"""A cache of results about an opened model, each computed once. Computes nothing itself."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
@@ -27,5 +27,6 @@ class Kept:
         return {key[1]: value for key, value in self._known.items() if key[0] == kind}
 
     def forget(self, kind: str, but: Hashable = None) -> None:
-        """Drop results that take much memory and are no longer needed: all of a kind except one name."""
+        """Drop all results of a kind but the one with the name `but`: they take much memory and are no longer
+        needed."""
         self._known = {key: value for key, value in self._known.items() if key[0] != kind or key[1] == but}

@@ -22,7 +22,8 @@ class Lab:
     """What a search measures with; the default is this machine. Tests give a simulated one.
 
     `stopwatch` times models side by side, with their kernels. `switchable` opens the graph whose blocks can be switched
-    to each form, `open` a model as it is deployed. `openings` is a race of delivered folders on some inputs.
+    to each form, and `open` a model as it is deployed. `openings` starts the process that opens and runs delivered
+    folders on some inputs.
     """
 
     stopwatch: Callable[..., Stopwatch] = Stopwatch

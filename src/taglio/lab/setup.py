@@ -11,7 +11,7 @@ from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES, WHOLE
 from taglio.runtimes.way import Way
 
-# What a limit bounds.
+# The scope of a limit.
 POOL, WORST_INPUT = LIMIT_ON = ("pool", "worst-input")
 
 
@@ -22,13 +22,12 @@ class Setup:
     `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
     `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
     stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
-    none. `state` holds pairs OUTPUT=INPUT. `run_s` are the seconds that a run took when the model was first opened:
-    every stage does less with a slow model. `instead` is what is planned instead of a source that breaks the error
-    limit as ONNX Runtime computes it (instead.py), or "".
-    `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
-    `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once`,
-    `joined`, `spinning` and `shared` belong to the way in which the result is delivered, with `threads`.
-    `source_threads` are those with which the source model is raced; 0: `threads`.
+    none. `state` holds pairs OUTPUT=INPUT. `run_s` is the time of a run when the model was first opened: every stage
+    does less with a slow model. `instead` names the model that is planned instead of a source that breaks the error
+    limit as ONNX Runtime computes it (search/instead.py), or "". `portable` allows only forms that every processor
+    computes alike: no sums that may saturate, no bfloat16. `limit_on` is the scope of the limits: the error of all
+    inputs together, or of every single one. `threads`, `at_once`, `joined`, `spinning` and `shared` are the way in
+    which the result is delivered. `source_threads` are the threads with which the source model is raced; 0: `threads`.
     """
 
     model: str

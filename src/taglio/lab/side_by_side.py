@@ -70,5 +70,5 @@ def answer(work: Work, session: Session, sample: Sample) -> Outputs:
 
 
 def loss_beside(work: Work, reference: Reference, metric: Metric) -> Loss:
-    """What measures a model's loss of `metric` beside a reference."""
+    """A function that measures a model's loss of `metric` against a reference."""
     return lambda session: reference.loss(metric, lambda sample: answer(work, session, sample))

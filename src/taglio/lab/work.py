@@ -51,8 +51,9 @@ from taglio.scratch import scratch
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
-# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and _LEAST_FEW at any effort,
-# and two unless they take _TWO_S.
+# The quick reference has as many inputs as the float model runs in _FEW_S seconds, and at least two if these take no
+# more than _TWO_S. At effort 1 it has at most _MOST_FEW, at a lower effort fewer, but the maximum is never below
+# _LEAST_FEW.
 _FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 
 # Arguments of stages -> the name of the class that they take: the modules of some import this one.
@@ -63,10 +64,10 @@ _MADE = {"profile": "Profile", "error": "ErrorModel", "plan": "Plan", "built": "
 class Work:
     """An opened model, its blocks and its data, ready for any stage.
 
-    `source` is where the model was read from; `progress` is told of the work done (None: nobody is), `effort` scales
-    the time given to measuring, and `lab` opens and times models. Of a model with states, `sequence` are the steps as
-    given, without the states, and `first_states` the states before the first, by input. `replaced` is the source,
-    simplified, if another model is planned instead: speed-ups are relative to it.
+    `source` is where the model was read from. `progress` is called with the work done (None: not reported), `effort`
+    scales the time given to measuring, and `lab` opens and times models. For a model with states, `sequence` are the
+    steps as given, without the states, and `first_states` the states before the first step, by input. `replaced` is the
+    source, simplified, if another model is planned instead: speed-ups are relative to it.
     """
 
     setup: Setup
@@ -156,7 +157,7 @@ class Work:
 
     @property
     def agreement(self) -> Agreement:
-        """How far ONNX Runtime's answers are from those that the source's graph says."""
+        """How far ONNX Runtime's answers are from those that the source's graph defines."""
         return self.kept.once(("agreement",), self._compared)
 
     def _compared(self) -> Agreement:
@@ -186,7 +187,7 @@ class Work:
         return self.data.calibration.digests, (*self.data.held_out.digests, *unseen)
 
     def within(self, seconds: float) -> Effort:
-        """What `seconds` of running allow to measure of this model."""
+        """How much of this model can be measured in `seconds` of running it."""
         return Effort(seconds, self.setup.run_s, len(self.model.proto.graph.node))
 
     @property
@@ -195,8 +196,8 @@ class Work:
         return self.lab.stopwatch(self.timed, self.setup.options(), self.memory_bytes, self.progress)
 
     def float_answers(self, count: int | None = None, data: Dataset | None = None) -> Sequence[list[Any]]:
-        """The model's own answers (as_written.py) to the first `count` inputs (None: all) of `data` (None: those held
-        out); each is computed once."""
+        """The model's own answers (as_written.py) to the first `count` inputs (None: all) of `data` (None: the held-out
+        inputs). Each answer is computed once."""
         data = data or self.data.held_out
         answers: Shelf = self.kept.once(("answers", data.sha256), lambda: Shelf((), self.outputs_bytes))
         missing = data.samples[len(answers) : count]
@@ -240,7 +241,7 @@ class Work:
             yield path
 
     def telling(self, progress: Progress | None) -> "Work":
-        """A copy that tells `progress` of the work done; itself for None."""
+        """A copy that reports the work done to `progress`; itself for None."""
         return self if progress is None else self.but(progress=progress)
 
     def at(self, effort: float) -> "Work":

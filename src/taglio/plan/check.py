@@ -1,7 +1,7 @@
 """Check a plan for one machine against its tables, without a solver and without the planner's arithmetic.
 
-Works from the plan's placements alone and from the readers' side, tensor by tensor; predictions and programs go from
-the producer's side.
+It starts from the plan's placements alone and goes reader by reader, while predictions and programs go producer by
+producer.
 """
 
 from collections.abc import Collection, Mapping

@@ -17,13 +17,13 @@ from taglio.plan.tables import Tables
 
 # 300 blocks in all forms reach this gap in at most 200 nodes.
 _FINE_GAP, _NODES = 1e-3, 5000
-# HiGHS breaks a row, and so the objective, by less than this share.
+# HiGHS may violate a row by its tolerance, so the objective may be off by up to this share.
 _OBJECTIVE_TOLERANCE = 1e-5
 
 
 def pinned(graph: Graph, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
-    """Limits from name patterns. Raises BadOption for a pattern that matches nothing, contradicts another, or that a
-    block cannot keep."""
+    """Limits from name patterns. Raises BadOption for a pattern that matches nothing, that contradicts another, or that
+    matches a block without that form."""
     names = match(graph, force_int8)
     computing = tuple(name for name in names if not graph.block(name).movement) or names
     floats = match(graph, keep_float, lambda block: "" if block.has_choice else block.refusal)
@@ -38,8 +38,8 @@ def pinned(graph: Graph, keep_float: Sequence[str], force_int8: Sequence[str]) -
 
 
 def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, float]:
-    """Largest noise sum per output for an error bound. `slack` multiplies the bound: at 1 the upper end of the
-    prediction stays within it, above 1 the search relies on measuring instead."""
+    """Largest noise sum per output for an error bound. `slack` multiplies the bound. At 1 the upper end of the
+    prediction stays within the bound; above 1, only measuring shows whether a plan keeps it."""
     target = error.noise_target(bound) * slack
     return {output.output: output.noise_limit(target) for output in error.outputs}
 
@@ -47,9 +47,9 @@ def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, flo
 def make_plan(
     tables: Tables, limits: Limits, *, slack: float = 1.0, gap: float = GAP, time_limit_s: float = 60.0
 ) -> Plan:
-    """The fastest plan for one machine under `limits`, proven within `gap` (or less if that is quick), checked
-    independently. Its status is "infeasible" if pins force an error above the limit, or no plan that keeps them was
-    found in time."""
+    """The fastest plan for one machine under `limits`, proven within `gap` (or less if that is quick) and checked
+    independently. Its status is "infeasible" if blocks that are pinned to int8 break the limit on the error, or no plan
+    that keeps both was found in time."""
     graph, error = tables.graph, tables.error
     noise: Mapping[str, float] = {}
     if limits.max_error is not None and error is not None:

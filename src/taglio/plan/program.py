@@ -10,9 +10,9 @@ import numpy as np
 
 from taglio.plan.highs import Quiet
 
-# By how much HiGHS may break a row or an integer.
+# The most by which HiGHS may violate a row, or miss an integer.
 _TOLERANCE = 1e-7
-# The largest cost of a column after scaling: tolerances of HiGHS are absolute.
+# The largest cost of a column after scaling. Costs are scaled because the tolerances of HiGHS are absolute.
 _LARGEST_COST = 1e3
 
 
@@ -30,12 +30,12 @@ class Linear:
         return weighted([(1.0, self), (-1.0, other)])
 
     def at(self, values: np.ndarray) -> float:
-        """Its number where the columns have `values`, [columns]."""
+        """The value of the expression where the columns have `values`, [columns]."""
         return self.constant + sum(factor * float(values[column]) for column, factor in self.terms.items())
 
     @property
     def is_zero(self) -> bool:
-        """Whether it is 0 whatever the columns are."""
+        """Whether the expression is 0 for all values of the columns."""
         return not self.terms and self.constant == 0.0
 
 
@@ -124,8 +124,9 @@ class Program:
         self._row(left - right, 0.0)
 
     def limit(self, parts: Sequence[tuple[float, Linear]], most: float) -> None:
-        """Require Σ weight · expression ≤ `most` for weights of at least 0 and expressions that are 0 or 1. Those that
-        break the limit alone are excluded, so that the row is a sum of shares."""
+        """Require Σ weight · expression ≤ `most` for weights of at least 0 and expressions that are 0 or 1.
+
+        Expressions that break the limit alone are set to 0, so that the row is a sum of shares of the limit."""
         alone = most * (1.0 + _TOLERANCE)
         for weight, expression in parts:
             if weight > alone:
@@ -164,7 +165,7 @@ class Program:
             highs.setOptionValue(option, value)
         highs.run()
         status, info = highs.getModelStatus(), highs.getInfo()
-        # Columns are bounded, so that a program that is not solved is not unbounded.
+        # All columns are bounded, so "unbounded or infeasible" means infeasible.
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             return Solution("infeasible", None, inf, inf)
         bound = info.mip_dual_bound / scale
@@ -175,7 +176,7 @@ class Program:
         objective = best.getInfo().objective_function_value / scale
         if status != highspy.HighsModelStatus.kOptimal:
             return Solution("limit", values, objective, bound)
-        # Of a program that is solved before any bound is needed, HiGHS reports the bound 0.
+        # If a program is solved before any bound is needed, HiGHS reports the bound 0.
         return Solution("optimal", values, objective, max(bound, objective - gap * abs(objective)))
 
     def _model(self, cost: Linear, scale: float) -> highspy.HighsModel:
@@ -198,7 +199,7 @@ class Program:
 
 
 def _with_best_fractions(highs: Quiet) -> Quiet:
-    """The solution of `highs` with the best fractions beside its integers: at a gap, HiGHS may leave worse ones."""
+    """The solution of `highs` with the best fractions for its integers: within its gap, HiGHS may leave worse ones."""
     best = Quiet()
     best.passModel(highs.getFixedLp()[1])
     best.run()

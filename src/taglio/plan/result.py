@@ -12,7 +12,7 @@ from taglio.quantize.precision import FLOAT32, Precision, form_of
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 
-# "measured": not from the solver (float, all int8, worst blocks excluded), but measured to be faster.
+# "measured": not from the solver but from a simple rule (search/rules.py), and fastest when timed.
 Status = Literal["optimal", "time limit", "infeasible", "measured"]
 LOCAL = "local"
 # A plan within this share of the optimum is the same plan to its user: predictions are good to a few per cent.
@@ -68,7 +68,8 @@ class Interval:
 
     @classmethod
     def around(cls, value: float, ratio: float) -> "Interval":
-        """The interval of a time, or of what is in proportion to one, whose profile has this `interval_ratio`."""
+        """The interval of a time, or of a quantity in proportion to a time, from a profile with this
+        `interval_ratio`."""
         return cls(value / (1.0 + ratio), value, value * (1.0 + ratio))
 
     def times(self, factor: float) -> "Interval":
@@ -91,8 +92,8 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPiece:
-    """A component's device, blocks and predicted seconds. `waking_s` is the part of them that its device takes longer
-    because it has waited for the component's inputs."""
+    """A component's device, blocks and predicted seconds. `waking_s` is the part of these seconds that the device needs
+    because it was idle until the component's inputs came."""
 
     component: str
     device: str
@@ -140,14 +141,14 @@ class Span:
 class Plan:
     """A placement of every block, with predicted cost and error.
 
-    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; for a plan
-    not from the solver, its predicted distance behind the fastest one that is. Errors are relative L2, the largest over
-    outputs; the upper end of `predicted_error` keeps `limits.max_error`, unless measuring the plan itself allowed more
-    (`measured_error`).
+    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits. For a plan
+    that is not from the solver, it is the predicted distance behind the solver's fastest plan. Errors are losses of the
+    metric in `limits`. The upper end of `predicted_error` keeps `limits.max_error`, unless the plan was measured to
+    keep it (`measured_error`).
 
     On several devices `predicted_latency_s` is that of the simulated `timeline` of one request plus the start device's
     fixed cost per request; `summed_s` adds the seconds of all components and crossings, as if nothing ran in parallel.
-    `predicted_rate_per_s` is what the `busiest` device or link can keep up with ("" in plans of earlier versions).
+    `predicted_rate_per_s` is the rate at which the `busiest` device or link is always busy.
     Inputs come from, and outputs go to, the device `start`. Times are means over inputs of `shapes`, empty if the model
     fixes its shapes. `runtime` is the place of a plan for one machine; devices of a cluster have their own (`usage`).
     """

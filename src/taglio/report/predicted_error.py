@@ -16,7 +16,7 @@ from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedValues, P
 from taglio.report.units import MISSING, allowed, limit, ms, percent, shown
 from taglio.search.front import Point
 
-# Symbol, colour and label of the marks of float and all-int8.
+# Symbol, colour and label of the marks of float and all int8.
 _PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
 
 

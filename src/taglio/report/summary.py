@@ -1,4 +1,4 @@
-"""The top of the page: the result in one sentence, and float, all-int8 and the plan side by side."""
+"""The top of the page: the result in one sentence, and float, all int8 and the plan side by side."""
 
 from taglio.errors import plural
 from taglio.flow.outcome import Outcome

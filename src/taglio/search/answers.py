@@ -1,4 +1,5 @@
-"""Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
+"""Measure the answers of built models: error and accuracy of the files as deployed, on all held-out inputs. Selects
+nothing."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,7 +35,7 @@ def answers(work: Work, plan: Plan | None, limits: Limits) -> Answers:
 
 
 def source_answers(work: Work, limits: Limits) -> Answers:
-    """Answers of a source that is not planned itself, as ONNX Runtime computes it by default."""
+    """Answers of the source where another model is planned instead, as ONNX Runtime computes it by default."""
     assert work.replaced is not None, "another model is planned instead of the source"
     return _answers_in(work, work.replaced.proto, work.setup.options(NAME), limits)
 
@@ -45,11 +46,11 @@ def _answers_in(work: Work, proto: onnx.ModelProto, options: SessionOptions, lim
 
 
 def answers_by(work: Work, run: Callable[[Sample, Outputs], Outputs], limits: Limits) -> Answers:
-    """Answers of whatever `run` computes for a sample, on all held-out inputs; it also gets the source model's answer,
-    beside which its own is judged."""
+    """Answers of what `run` computes for each held-out input. Its arguments are the sample and the source model's
+    answer, with which its own is compared."""
     data = work.data.all_held_out
     measure = work.measure(limits.metric, limits.also, data=data)
-    # Losses that are relative to the float model's score are so on the same inputs.
+    # A loss that is relative to the float model's score needs that score on the same inputs.
     own = Tally(work.parts, measure)
     metrics = (limits.metric, *(bound.metric for bound in limits.also))
     if work.data.unseen is not None and any(metric.labelled or metric.own for metric in metrics):
@@ -75,7 +76,7 @@ def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: L
         searched, unseen = (tally.only(rows, own.measure_on(rows)) for rows in (every[:first], every[first:]))
     by_input, judged, upper = tally.by_input(), tally.judged(limit), tally.end(groups, UPPER)
     if unseen is not None and upper is not None:
-        # The plan was fitted to the inputs of the search: where the unseen ones say more, they count.
+        # The plan was fitted to the inputs of the search, so the upper end of the unseen ones counts if it is larger.
         upper = max(upper, unseen.end(groups[first:], UPPER) or upper)
     return Answers(
         max(part.loss for part in parts),
@@ -96,7 +97,7 @@ def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: L
 
 
 class _Hits:
-    """Counts samples whose largest value in the first output is at the label."""
+    """Counts the samples whose label is the index of the largest value in the first output."""
 
     def __init__(self, labels: np.ndarray | None) -> None:
         fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf" and not (labels % 1).any()
@@ -116,7 +117,7 @@ class _Hits:
 
 
 def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np.ndarray | None) -> tuple[Note, ...]:
-    """Notes on the answers of the chosen model and of all-int8, and on the use of `labels`."""
+    """Notes on the answers of the chosen model and of all int8, and on the use of `labels`."""
     metric = limits.metric
     notes = [
         Note(
@@ -137,7 +138,7 @@ def of_answers(chosen: Answers, int8: Answers | None, limits: Limits, labels: np
     for lost in dict.fromkeys(part.lost for part in lost_parts):
         first, *others = [part.name for part in lost_parts if part.lost == lost]
         also = f"; the same holds for {', '.join(others)}" if others else ""
-        notes.append(Note(Kind.FACT, f"all-int8 is rejected: {first} {lost}{also}"))
+        notes.append(Note(Kind.FACT, f"all int8 is rejected: {first} {lost}{also}"))
     return (*notes, *_unused(labels, chosen, limits))
 
 
@@ -156,7 +157,8 @@ def unseen_of(work: Work, answer: Answers, candidates: int) -> Unseen | None:
 def of_unseen(
     work: Work, answer: Answers, rejected: Sequence[Rejected], candidates: int, limits: Limits
 ) -> tuple[Note, ...]:
-    """Notes on the unseen inputs: what they cost in speed, and what they say about new ones; or that there are none."""
+    """Notes on the unseen inputs: the faster plans that they rejected, and what they say about new inputs; or that
+    there are none."""
     assert limits.max_error is not None, "a plan is accepted under a limit"
     notes = [rejection.note(limits.metric, limits.max_error) for rejection in rejected]
     unseen = unseen_of(work, answer, candidates)

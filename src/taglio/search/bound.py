@@ -1,22 +1,22 @@
-"""The most that any mix of forms could save, from whole models in float and in each form alone, and within a limit on
-its error. Pure.
+"""Bounds on what any mix of forms could save: without a limit on its error, and within one. Pure.
 
-A mix runs every block in one of its forms, and every tensor is moved or converted in one of its ways. So no mix takes
-less than the sum of the least of each. Two profiles of one model differ by noise, and a minimum would count that noise
-as a gain: what float gains on itself is taken off. Where that is much, the machine is too busy for a bound.
+The bounds come from profiles of the whole model in float and in each form alone. A mix runs every block in one of its
+forms, and moves or converts every tensor as one of these models does. So no mix takes less than the sum, over blocks
+and tensors, of the least time of each. Two profiles of one model differ by noise, which a minimum would count as a
+gain. So the noise between two profiles of float is subtracted. Where it is large, the machine is too busy for a bound.
 """
 
 from collections.abc import Mapping, Sequence
 
 from taglio.profile.attribution import Attribution
 
-# The share of float's time that it may gain on itself: beyond it nothing can be said.
+# The largest noise, as a share of float's time, at which a bound is computed.
 _NOISY = 0.1
 
 
 def least_share(floats: Attribution, again: Attribution, forms: Sequence[Attribution]) -> float:
-    """The least time of any mix, as a share of float's kernels (1: no mix is faster; 0: nothing can be said). `again`
-    is a second profile of float, `forms` are the profiles of each form alone."""
+    """The least time of any mix, as a share of float's kernels (1: no mix is faster; 0: there is no bound). `again` is
+    a second profile of float, `forms` are the profiles of each form alone."""
     base, repeated = _parts(floats), _parts(again)
     total_s = sum(base.values())
     if total_s <= 0.0 or not forms:
@@ -29,7 +29,7 @@ def least_share(floats: Attribution, again: Attribution, forms: Sequence[Attribu
 
 
 def saved_by_block(floats: Attribution, forms: Mapping[str, Attribution]) -> dict[str, dict[str, float]]:
-    """The seconds that each form saves in a block over float, for blocks and forms that save some."""
+    """By block and form, the seconds that the form saves over float, if it saves any."""
     saved: dict[str, dict[str, float]] = {}
     for form, profile in forms.items():
         for block, seconds in floats.blocks_s.items():
@@ -42,11 +42,12 @@ def saved_by_block(floats: Attribution, forms: Mapping[str, Attribution]) -> dic
 def most_saved(
     saved_s: Mapping[str, Mapping[str, float]], errors: Mapping[tuple[str, str], float], limit: float
 ) -> float:
-    """The most seconds that blocks can save within a limit on their error, if squares of errors add up: the fractional
-    knapsack (Dantzig 1957), which is at least every choice of a form for each block. A block and form without an error
-    have none.
+    """The most seconds that blocks can save within a limit on their error, if squares of errors add up. This is the
+    optimum of the fractional knapsack (Dantzig 1957), so no choice of one form for each block saves more. `errors` is
+    by block and form; those not in it count as 0.
 
-    A form that saves more than a more accurate one of its block is that form and a step, which may be taken in part.
+    The forms of a block are steps, from the most accurate on: each saves more than the one before, for more error. A
+    step may be taken in part.
     """
     steps = [step for block, forms in saved_s.items() for step in _steps(block, forms, errors)]
     room, total_s = limit**2, 0.0
@@ -59,7 +60,7 @@ def most_saved(
 def _steps(
     block: str, saved_s: Mapping[str, float], errors: Mapping[tuple[str, str], float]
 ) -> list[tuple[float, float]]:
-    """The seconds and the square of error that each form of a block adds to those of the forms before it, from the most
+    """The seconds saved and the squared error that each form of a block adds to the form before it, from the most
     accurate on."""
     steps, reached_s, reached = list[tuple[float, float]](), 0.0, 0.0
     for form in sorted(saved_s, key=lambda form: errors.get((block, form), 0.0)):
@@ -80,7 +81,7 @@ def _parts(profile: Attribution) -> dict[tuple[str, str], float]:
 
 
 def _gain_s(base: Mapping[tuple[str, str], float], others: Sequence[Mapping[tuple[str, str], float]]) -> float:
-    """What the least of `others`, part by part, saves over `base`."""
+    """The seconds saved over `base` if each part takes the least of its times in `others`."""
     if not others:
         return 0.0
     least = {part: min(other.get(part, 0.0) for other in others) for part in base}

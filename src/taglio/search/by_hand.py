@@ -1,4 +1,4 @@
-"""Devices of a cluster set by name patterns."""
+"""Pin blocks to devices of a cluster, by name patterns. Plans nothing."""
 
 from collections.abc import Sequence
 

@@ -26,11 +26,12 @@ from taglio.search.unseen import Rejected
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The plan and its entry in the ledger of all that was tried, and the profile and error model refined by the
-    results (None: errors were not studied, because no plan can gain).
+    """The `plan`, its entry `winner` in the `ledger` of all that was tried, and the `profile` and `error` model as the
+    results refined them (None: errors were not studied, because no plan can gain).
 
-    The search measured errors on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
-    which those `rejected` were faster than the plan. `source` is the source model where another one is planned instead.
+    The search measured errors on `inputs` held-out inputs. `candidates` is how many plans were measured on the unseen
+    inputs; those that were `rejected` there are faster than the plan. `source` is the source model where another one is
+    planned instead.
     """
 
     plan: Plan
@@ -45,7 +46,7 @@ class Decision:
 
     @property
     def answers(self) -> Answers:
-        """Those of the plan."""
+        """The answers of the plan."""
         assert self.winner.answers is not None, "a plan is accepted by its answers"
         return self.winner.answers
 
@@ -92,7 +93,7 @@ def plan_model(
     """The fastest plan that keeps the limits on held-out inputs: `max_error`, `min_score` and `max_drop`, as in
     `taglio.optimize`.
 
-    The finalists are timed beside float and all-int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
+    The finalists are timed beside float and all int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
     patterns of blocks. Raises Infeasible if no plan keeps the limit.
 
     >>> plan = taglio.plan_model(model, profile, error, max_error=0.02, effort=0.02)
@@ -115,9 +116,10 @@ def decide(
     *,
     places: Places | None = None,
 ) -> Decision:
-    """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
+    """Plan in each place that was `measured`, race the plans, and take the fastest of all places that is accepted.
 
-    `places` has the float model in every place (None: in the measured ones, without errors of its own).
+    `places` has the results of the float model in every place; None stands for the measured places, in which the float
+    model then counts as exact. Raises Infeasible if no plan is accepted.
     """
     places = places or Places(tuple(Measurement(place, FLOAT_RUN) for place in measured))
     first = next(iter(measured.values()))
@@ -150,7 +152,7 @@ def decide(
 
 def float_stays(work: Work, profile: Profile, int8_error: float, limits: Limits, places: Places) -> Decision:
     """The decision where no mix of forms can be faster than float: the fastest float model of all places. `profile` has
-    float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
+    float and all int8, whose error is `int8_error`. Raises Infeasible if even float breaks a limit."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
     timed, entries = {run.name for run in profile.runs}, list[Entry]()
@@ -219,7 +221,8 @@ def decision_of(work: Work, judged: Verdict, profile: Profile, error: ErrorModel
 
 
 def _source(work: Work, ledger: Ledger) -> Entry | None:
-    """A source that is not planned itself, in ONNX Runtime: timed beside the float model that is."""
+    """The source, timed in ONNX Runtime beside the float model that is planned instead of it; None if the source itself
+    is planned."""
     source, limits = work.replaced, ledger.float32.plan.limits
     if source is None:
         return None

@@ -1,4 +1,5 @@
-"""Whether blocks that would save time keep the limit: measured alone, those first that save most. Chooses nothing."""
+"""Whether the blocks that save time can keep the limit, by the error of each alone, the most saving first. Chooses
+nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.search.bound import most_saved
 
-# Inputs on which blocks alone are measured, and the factor by which errors on others may be smaller.
+# The number of inputs on which blocks alone are measured, and the factor by which errors on other inputs may be
+# smaller.
 _INPUTS, _LENIENT = 2, 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """What forms could save in one place: by block the seconds of each form, and by all else `other_s`. To be faster
-    than the fastest float model by the least gain, a plan there must save `needed_s`."""
+    """What forms could save in one place: `saved_s` has the seconds by block and form, and `other_s` is the seconds
+    that everything else could save. To be faster than the fastest float model by the least gain, a plan there must save
+    `needed_s`."""
 
     saved_s: Mapping[str, Mapping[str, float]]
     other_s: float
@@ -28,7 +31,7 @@ class Room:
 
 def why_errors_forbid(work: Work, scheme: Scheme, room: Room, limit: float, metric: Metric) -> Note | None:
     """Why no plan with the forms of `scheme` can be faster than float within `limit`; None if one may be. Blocks are
-    measured until the rest cannot matter, or enough is within the limit."""
+    measured until the others cannot change the answer."""
     if not metric.smooth or limit <= 0.0:
         return None
     work = work.in_place(NAME)

@@ -1,8 +1,8 @@
 """Planning in one place: solve, measure errors, race the plans, refine the tables, solve and race again.
 
-A plan's prediction depends on the layouts that its kernels use, and the random mixes of the profile are far from it.
-So plans are raced, and the profile is refined around the fastest. Plans by simple rules are raced too: where the tables
-are wrong, the clock shows it. Whether a plan is truly faster than float is for confirm.py to say.
+The latency of a plan depends on the layouts that its kernels use, and the random mixes of the profile may use others.
+So plans are raced, and the profile is refined around the fastest. Plans by simple rules are raced too: they are fast
+where the tables are wrong. A race of its own decides whether a plan is faster than float (flow/confirm.py).
 """
 
 from collections.abc import Sequence
@@ -33,18 +33,18 @@ from taglio.search.limits import infeasible
 from taglio.search.rules import by_rules
 from taglio.search.search import from_rule, least_error, predicted_by, search
 
-# Solved plans that are measured at least.
+# The least number of solved plans whose errors are measured.
 FEWEST = 3
-# Where predictions are off by more than this share, they rule no plan out.
+# Predictions that may be off by more than this share exclude no plan.
 UNSURE = 0.1
 
 
 class PlaceSearch:
-    """The search in one place: its tables, which measurements refine, and the plans tried, with all races in it on one
-    scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured.
+    """The search in one place: its tables, which measurements refine, and the plans that were tried. The times of all
+    its races are on one scale. Races refine `profile` around the fastest plan, and measured errors correct `error`.
 
-    `base` is the error of the float model in the place that `work` is set up for: as vectors add, it leaves the forms a
-    part of the limit. `meter` measures the errors of plans.
+    `base` is the error of the float model in the place of `work`. Errors add up as vectors do, so the rest of the limit
+    is for the forms (error/runtime_part.py). `meter` measures the errors of plans.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class PlaceSearch:
 
     @property
     def ledger(self) -> Ledger:
-        """The plans tried, as expected in this place; if none was raced, float and all int8 have the times of the
-        profile."""
+        """The plans that were tried, with the errors to expect in this place. If none was raced, float and all int8
+        have the times of the profile."""
         entries = [self._deployed(self._predicted(entry)) for entry in self._entries.values()]
         others = self._others
         if not self._raced:
@@ -79,26 +79,27 @@ class PlaceSearch:
 
     @property
     def most(self) -> int:
-        """How many plans to race: one beside float and all-int8 of any model, however slow or large."""
+        """How many plans to race, float and all int8 included: at least one more than these, however slow or large the
+        model is."""
         work = self.work
         return max(len(PLAIN) + 1, work.within(work.budget.refine_s).models())
 
     def explore(self) -> None:
-        """Solve and measure plans, race the best, refine the tables by their kernels, solve again, and race what is
-        then predicted to be faster. Raises Infeasible if nothing holds, and BadModel if float or all-int8 does not
-        run."""
+        """Solve plans and measure their errors, race the best, refine the tables by their kernels, solve again, and
+        race the plans that are now predicted to be faster. Raises Infeasible if no plan keeps the limits, and BadModel
+        if float or all int8 does not run."""
         work, budget = self.work, self.work.budget
         self._try_rules()
         self._solve(budget.solved)
         if not self._holding:
             raise self._infeasible()
-        # What is delivered if the search is stopped from here on.
+        # If the search is stopped from here on, the best of these plans is delivered.
         work.kept.put(("tried", self.profile.conditions.runtime), self.ledger)
         if self.profile.interval_ratio <= UNSURE and not self._may_gain():
             return
         runs = self._race(finalists(self._entries.values(), most=self.most))
         holding = [entry for entry in self._raced if entry.holds]
-        if not holding:  # what holds was refused
+        if not holding:  # the runtime refused all plans that keep the limits
             return
         leader = min(holding, key=lambda entry: entry.measured_s)
         if not all(timed.kernels for _, timed in runs.values()):
@@ -112,7 +113,7 @@ class PlaceSearch:
             self._race(faster, kernels=False)
 
     def search_again(self, room: float) -> bool:
-        """Plan again within the share `room` of the limit, and race what is new. False if nothing is."""
+        """Plan again within the share `room` of the limit, and race the new plans. False if there are none."""
         raced = self._raced
         solved = {entry.forms for entry in self._solve(self.work.budget.solved, room)}
         new = [entry for entry in self._able if not raced or entry.forms in solved]
@@ -126,12 +127,12 @@ class PlaceSearch:
 
     @property
     def _able(self) -> list[Entry]:
-        """Those that were not refused in a race."""
+        """The plans that the runtime did not refuse in a race."""
         return [entry for entry in self._entries.values() if not entry.refused]
 
     @property
     def _within(self) -> Limits:
-        """The limits of the search."""
+        """The limits of the forms alone, without the error that the place adds by itself."""
         return replace(self._limits, max_error=self._bound)
 
     @property
@@ -139,7 +140,7 @@ class PlaceSearch:
         return [entry for entry in self._entries.values() if entry.holds]
 
     def _try_rules(self) -> None:
-        """Begin with float, all-int8 and plans by simple rules."""
+        """Begin with float, all int8 and plans by simple rules."""
         tables, limits = Tables(self.work.graph, self.profile, self._studied), self._within
         self._entries = {}
         for name, assignment in by_rules(tables.graph, self.profile, limits).items():
@@ -147,7 +148,7 @@ class PlaceSearch:
             self._add(from_rule(name, tables, limits, measured))
 
     def _infeasible(self) -> Infeasible:
-        """Why no plan holds."""
+        """The error that says why no plan keeps the limits."""
         limits = self._within
         least = least_error(self.work.graph, limits, self._entries.values())
         lost = "" if least.error < inf else self._meter.tally(least.assignment).lost()
@@ -161,8 +162,9 @@ class PlaceSearch:
         return not floats or fastest_s <= (1.0 - self.work.budget.gain) * floats[0]
 
     def _race(self, chosen: Sequence[Entry], *, kernels: bool = True) -> dict[str, tuple[Assignment, Timed]]:
-        """Race the `chosen` plans beside float. Returns the runs of those that ran, as a profile names them. Kernels
-        are timed too unless that takes too long. Raises BadModel or BadData if float or all-int8 does not run."""
+        """Race the `chosen` plans beside float. Returns the runs of the plans that ran, under the names of runs in a
+        profile. Kernels are timed too unless that takes too long. Raises BadModel or BadData if float or all int8 does
+        not run."""
         work = self.work
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {_as_run(entry.name): partial(quantized, work, entry.plan) for entry in chosen}
@@ -203,18 +205,19 @@ class PlaceSearch:
         return [self._entries[entry.forms] for entry in solved]
 
     def _add(self, entry: Entry) -> None:
-        """Note a plan that was tried. One that was raced stays as it is."""
+        """Add a plan that was tried. A plan that was raced keeps its measurements."""
         before = self._entries.get(entry.forms, entry)
         kept = before if before.wall is not None or (before.solved and not entry.solved) else entry
         name, solved = before.name or entry.name, before.solved or entry.solved
         self._entries[entry.forms] = replace(kept, name=name, solved=solved)
 
     def _predicted(self, entry: Entry) -> Entry:
-        """A plan as the tables predict it now."""
+        """A plan with the predictions of the present tables."""
         return predicted_by(Tables(self.work.graph, self.profile, self.error), entry)
 
     def _deployed(self, entry: Entry) -> Entry:
-        """A plan of the search as expected in this place, under the full limits."""
+        """A plan of the search under the full limits, with the error to expect in this place: that of its forms
+        together with `base`."""
         predicted = entry.plan.predicted_error
         ends = (together(end, self._base) for end in (predicted.low, predicted.value, predicted.high))
         plan = replace(entry.plan, limits=self._limits, predicted_error=Interval(*ends))
@@ -227,8 +230,9 @@ def _as_run(name: str) -> str:
 
 
 def meter_of(work: Work, profile: Profile, limits: Limits, inputs: int = 0) -> ErrorMeter:
-    """What measures a plan's error in the search: on as many held-out inputs as the budget has for that, or as many
-    `inputs` as were studied, but as many as the metrics need. All held-out inputs judge the plan that wins."""
+    """The meter of plans' errors in the search. It uses as many held-out inputs as the budget has time for: at most its
+    `verify_inputs`, or the number of `inputs` that were studied if that is larger, and at least as many as the metrics
+    need. The winning plan is judged on all held-out inputs."""
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
     limit = limits.allowed_error

@@ -1,8 +1,8 @@
-"""Which plans are raced, and which of them wins.
+"""Choose the plans to race, and the winner among them. Solves and times nothing.
 
 A finalist is a plan that is raced in its place beside float (explore.py). Here the races of all places are put on one
-scale, and the fastest finalist that is accepted as deployed wins. What is reported of it is measured again by
-confirm.py. Solves and times nothing.
+scale, and the fastest finalist that is accepted as deployed wins. Its reported speed-up is measured again, by
+flow/confirm.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,14 +20,15 @@ from taglio.search.ledger import PLAIN, Answers, Entry, Key, Ledger, Places
 from taglio.search.search import best
 from taglio.search.unseen import CANDIDATES, Rejected, rejection
 
-# The most solved plans that are raced beside float, all-int8 and the plans by simple rules.
+# The most solved plans that are raced beside float, all int8 and the plans by simple rules.
 FINALISTS = 3
 
 
 def finalists(tried: Iterable[Entry], but: Sequence[Entry] = (), most: int = 100) -> list[Entry]:
-    """The plans of one place to race, with names: float, all-int8, the fastest solved plans that keep the limit, and
-    the plans by simple rules; none that is among `but`. Of more than `most`, those are left out that are predicted to
-    be the slowest, but for float and all-int8."""
+    """The plans of one place to race, with names: float, all int8, the fastest solved plans that keep the limit, and
+    the plans by simple rules. Plans in `but`, which were raced already, are left out; so are float, all int8 and rules
+    if there are any. If more than `most` remain, the ones with the slowest predictions are left out, but never float
+    and all int8."""
     entries, seen = list(tried), {entry.forms for entry in but}
     plain = [entry for entry in entries if entry.name in PLAIN and not but]
     ruled = [entry for entry in entries if entry.name and entry.name not in PLAIN and not but]
@@ -39,8 +40,9 @@ def finalists(tried: Iterable[Entry], but: Sequence[Entry] = (), most: int = 100
 
 
 def on_one_scale(raced: Mapping[str, Ledger], places: Places) -> Ledger:
-    """The ledgers of all places as one. Each is scaled by its float model to the race of float in every place, and
-    float in places without a race of their own takes part too. In the first place float stands for the source."""
+    """One ledger from those of all places. The times of each place are scaled so that its float model takes as long as
+    in the race of float in every place. Float takes part in places where no plans were raced, too. In the first place
+    it stands for the source."""
     first = next(iter(places.errors))
     entries = dict[Key, Entry]()
     template = next(iter(raced.values())).float32
@@ -58,8 +60,8 @@ def on_one_scale(raced: Mapping[str, Ledger], places: Places) -> Ledger:
 
 
 def float_in(place: str, float_plan: Entry, base: float, wall: WallTime) -> Entry:
-    """The float model in another place, where it has the error `base` and took the time `wall`: no table predicts
-    it."""
+    """The entry of the float model in another place, where it has the error `base` and took the time `wall`. No table
+    predicts it, so its prediction is what was measured."""
     seconds = wall.median_s
     plan = replace(
         float_plan.plan,
@@ -103,21 +105,22 @@ class Verdict:
         return len(self.rejected) + (answers is not None and answers.unseen is not None)
 
 
-# What plans again, given the place, the share of the limit to keep within, and whether no finalist holds. Returns all
-# plans then; None if it has nothing new.
+# A function that plans again. Its arguments are the place, the share of the limit to keep within, and whether no
+# finalist keeps the limit. It returns the ledger with the new plans; None if there are none.
 SearchAgain = Callable[[str, float, bool], Ledger | None]
 
 
 def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain = lambda *_: None) -> Verdict:
-    """The fastest finalist that is accepted as deployed, on all held-out inputs: see unseen.py.
+    """The fastest finalist that is accepted as deployed, on all held-out inputs (unseen.py).
 
-    A finalist that breaks the limit on the inputs of the search cannot win, and does not count among the `CANDIDATES`
-    for the unseen ones. It, and each candidate that is rejected there, leaves less room for the next, and finalists are
-    searched for again within it; for those that break the limit on the inputs of the search, once in a place. When all
-    candidates were rejected, only float is left.
+    1. A finalist that breaks the limit on the inputs of the search cannot win. It does not count among the
+       `CANDIDATES`. Others are searched for within a smaller share of the limit (`room`), once in each place.
+    2. A finalist that keeps the limit there is a candidate for the unseen inputs. If it is rejected on them, the room
+       shrinks too, and others are searched for again.
+    3. After `CANDIDATES` rejected candidates, only float is left.
     """
     ledger = ledger.having(_keeping(ledger.float32, answers(work, None, limits), limits))
-    while ledger.int8.answers is None:  # one that does not run is refused, and another place's follows
+    while ledger.int8.answers is None:  # if it does not run, it is refused, and that of another place is tried
         ledger = ledger.having(_answered(work, ledger.int8, limits))
     rejected: list[Rejected] = []
     room, searched_again = 1.0, set[str]()
@@ -131,7 +134,7 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
             ledger = _within_room(extended.having(*ledger.raced), room, len(rejected), limits)
 
     while (winner := ledger.winner) is not None:
-        # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
+        # Only the fastest is judged on unseen inputs: each plan that is judged there is a chance to pass by luck.
         expected = winner.error
         winner = _answered(work, winner, limits)
         keeps = winner.holds
@@ -151,8 +154,8 @@ def judge(work: Work, ledger: Ledger, limits: Limits, search_again: SearchAgain 
 
 
 def _within_room(ledger: Ledger, room: float, rejected: int, limits: Limits) -> Ledger:
-    """The ledger without finalists beyond the share `room` of the limit, which so many `rejected` ones leave: without
-    all but float after the last candidate."""
+    """The ledger after `rejected` candidates, in which finalists that are expected to use more than the share `room` of
+    the limit are refused; all but float after the last candidate."""
     if room == 1.0 or limits.max_error is None:
         return ledger
     most = room * limits.max_error
@@ -168,8 +171,9 @@ def _within_room(ledger: Ledger, room: float, rejected: int, limits: Limits) -> 
 
 
 def _share(plan: Entry, expected: float) -> float:
-    """The share of the limit to stay within after a plan erred more than `expected` of it: files of other plans are
-    assumed to err more than the switchable graph by the same factor. 1 where nothing can be said of other plans."""
+    """The share of the limit to stay within after the file of a plan erred more than `expected` from the switchable
+    graph: the files of other plans are assumed to err more by the same factor. 1 where that says nothing about other
+    plans."""
     searched = inf if plan.answers is None else plan.answers.searched
     return expected / searched if plan.name not in PLAIN and 0.0 < expected < searched < inf else 1.0
 
@@ -185,7 +189,7 @@ def _rejected(plan: Entry, float32: Entry, limits: Limits, room: float) -> Rejec
 
 
 def _answered(work: Work, entry: Entry, limits: Limits) -> Entry:
-    """A finalist with its answers; one that cannot run outside the first place is refused."""
+    """A finalist with its answers. If it cannot run outside the first place, it is refused."""
     if entry.answers is not None or entry.refused:
         return entry
     try:

@@ -1,6 +1,5 @@
-"""Float beside all blocks in each form, in one place after another, with the errors and kernels of the same sessions.
-
-Measures; which places, scheme and forms are planned with is chosen in screen.py.
+"""Race float beside all blocks in each form, in one place after another, and measure the errors and kernels of the same
+sessions. Chooses nothing: screen.py chooses the places, the scheme and the forms.
 """
 
 import time
@@ -36,7 +35,7 @@ from taglio.search.error_bound import Room
 from taglio.search.ledger import INT8_RUN, Measurement, expected_s
 
 FLOAT_AGAIN = "float32 again"
-# What a race consists of at least: a model of which there is no time for so much is planned without one.
+# The least that a race consists of. A model that is too slow for it is planned without a race.
 RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8_RUN)
 # Raced beside the default scheme. In OpenVINO, products of matrices then take two thirds of the time, and errors are
 # larger. ONNX Runtime has no fast kernels of s8 activations on x86.
@@ -49,8 +48,8 @@ _RUNS = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlaceRace:
-    """The race in one `place`, where the float model took `float_s`: its `rows`, the latency to expect of a plan there
-    (`score_s`), and the least that the kernels allow of any mix (`least_s`)."""
+    """The race in one `place`, where the float model took `float_s`. `rows` are its results, `score_s` the latency to
+    expect of a plan there, and `least_s` a lower bound on the latency of any mix, from the kernels."""
 
     place: str
     float_s: float
@@ -62,7 +61,7 @@ class PlaceRace:
     opening_s: float
 
     def room(self, most_s: float) -> Room:
-        """What forms could save here, and what they must for a plan to take `most_s`."""
+        """The seconds that forms could save here, and those that they must save for a plan to take `most_s`."""
         floats = self.profiles[FLOAT_RUN]
         kernels_s = sum(floats.blocks_s.values()) + sum(floats.tensors_s.values()) + floats.orphans_s
         scale = self.float_s / kernels_s if kernels_s > 0.0 else 1.0
@@ -76,7 +75,7 @@ class PlaceRace:
             max(0.0, seconds - min((profile.tensors_s.get(tensor, 0.0) for profile in forms.values()), default=seconds))
             for tensor, seconds in floats.tensors_s.items()
         )
-        # bfloat16 changes answers so little that its limit is not looked for here.
+        # bfloat16 changes answers so little that its errors are not measured here: all of its savings count.
         gains_s = (seconds - low.blocks_s.get(block, 0.0) for block, seconds in floats.blocks_s.items())
         other_s += scale * sum(gain_s for gain_s in gains_s if gain_s > 0.0)
         return Room(saved_s, other_s, self.float_s - most_s)
@@ -88,7 +87,7 @@ class PlaceRace:
 
 
 class FormRaces:
-    """Races in one place after another, under one limit."""
+    """Races in one place after another. All have the same limit on the error."""
 
     def __init__(self, work: Work, wanted: Scheme | None, max_loss: float, metric: Metric, *, is_narrow: bool) -> None:
         self.scheme = scheme = wanted or (DEFAULT_SCHEME.narrow if is_narrow else DEFAULT_SCHEME)
@@ -185,7 +184,8 @@ class FormRaces:
         return forms
 
     def unraced(self, places: Collection[str]) -> tuple[str, Scheme]:
-        """The one of the usable `places`, and the scheme of a plan, for which there is no time for a race."""
+        """The place, one of the usable `places`, and the scheme of a plan that is made without a race, for lack of
+        time."""
         # OpenVINO compiles 5,000 operators in int8 for 25 s.
         is_large = self.work.within(self.work.budget.race_s).sessions < len(RACED)
         if "bf16" in self.uncalibrated and OPENVINO in places and not is_large:
@@ -206,8 +206,8 @@ class FormRaces:
 
 
 def _least_s(float_s: float, profiles: Mapping[str, Attribution], forms: Collection[str]) -> float:
-    """The least that any mix of `forms` may take by their kernels, where float takes `float_s`; 0 where the noise
-    between two profiles of float is unknown."""
+    """A lower bound on the seconds of any mix of `forms`, from their kernels, where float takes `float_s`; 0 where the
+    noise between two profiles of float is unknown."""
     if not {FLOAT_RUN, FLOAT_AGAIN} <= profiles.keys():
         return 0.0
     measured = [profiles[form] for form in forms if form in profiles]

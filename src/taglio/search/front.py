@@ -1,4 +1,4 @@
-"""The plans that were tried, and the front of speed and error among those that were timed. Values only."""
+"""Plans that were tried, as values, and the front of speed and error among those that were timed. Measures nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import BFLOAT16
 
-# The front has at most so many points, and at most so many with a smaller error than the plan.
+# The most points of the front, and the most of them with a smaller error than the plan.
 _MOST, _TIGHTER = 5, 2
-# A point that is faster than its neighbour of a smaller error by less than this factor may be so by noise.
+# The least factor by which a point must be faster than its neighbour of a smaller error: less may be noise.
 _FASTER = 1.03
-# Limits tell two points apart whose errors differ by at least this factor.
+# The least factor between the errors of two points for which different limits are worth listing.
 _APART = 1.2
-# An output with a larger loss is useless; a user's function has a unit of its own.
+# Outputs with a larger loss are useless. This does not apply to a user's function, which has a unit of its own.
 _USELESS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A plan that was tried in a place of this machine, or the float model of a place that is out.
+    """A plan that was tried in a place of this machine, or the float model of a place that is excluded.
 
     `forms` are those of the blocks that are not float32. `predicted_s` is None where no table predicts the place,
-    `latency` where it was not timed. `error` is that of the deployed file on all held-out inputs if it was `judged`,
-    else the one to expect by the search; None if it is unknown, or an output loses its information. `holds` says
-    whether it keeps all limits as far as is known, `reason` why it is out."""
+    `latency` where the plan was not timed. `error` is that of the deployed file on all held-out inputs if it was
+    `judged`, else the one to expect according to the search; None if it is unknown, or an output loses its information.
+    `holds` says whether the plan keeps all limits as far as is known, `reason` why it is excluded."""
 
     name: str
     runtime: str
@@ -49,9 +49,9 @@ class Point:
 def front(
     points: Sequence[Point], float_s: float, plan_s: float, plan_error: float, max_error: float, *, any_unit: bool
 ) -> tuple[Point, ...]:
-    """The timed points that another limit on the error would bring, by their error: slower than the plan with a smaller
-    error than `plan_error`, or faster with an error beyond `max_error`; none that another beats in both, and none that
-    is as slow as the float model. With `any_unit` errors are not compared with that of a useless output."""
+    """The timed points that another limit on the error would choose, by increasing error. They are slower than the plan
+    with a smaller error than `plan_error`, or faster with an error beyond `max_error`. No other point beats them in
+    both, and all are faster than the float model. With `any_unit`, large errors are not left out as useless."""
     timed = [(point, point.error, point.measured_s) for point in points if not point.reason]
     rows = [(point, error, seconds) for point, error, seconds in timed if error is not None and seconds is not None]
     tighter, looser = list[Point](), list[Point]()
@@ -68,5 +68,5 @@ def front(
 
 
 def _apart(points: Sequence[Point], error: float) -> list[Point]:
-    """Those of `points` that a limit tells from a faster one with this error."""
+    """The `points` whose errors are far enough below `error`, which a faster point has."""
     return [point for point in points if _APART * (point.error or 0.0) <= error]

@@ -1,10 +1,10 @@
-"""What to plan instead of a source that breaks the error limit as ONNX Runtime computes it. Plans nothing.
+"""Choose what to plan instead of a source that breaks the error limit as ONNX Runtime computes it. Plans nothing.
 
 The reference stays the source as it is written, and speed-ups stay relative to the source with ONNX Runtime's default
 options. In this order:
 
-1. `exact-sums`: weights whose products do not saturate (model/exact.py), where that is what breaks the limit. ONNX
-   Runtime computes the same under `session.x64quantprecision`; the file needs no such setting.
+1. `exact-sums`: the source with weights whose products do not saturate (model/exact.py), if saturation breaks the
+   limit. ONNX Runtime computes the same under `session.x64quantprecision`; the file needs no such setting.
 2. `requantized`: the source with its quantise/dequantise pairs folded to float, as with --requantize. Its int8 blocks
    have weights of 7 bits where sums of 8-bit ones saturate.
 """
@@ -36,7 +36,7 @@ _COMPARED = 4
 
 
 def with_instead(work: Work, instead: str) -> Work:
-    """`work` with another model to plan, and the same answers as the reference."""
+    """A copy of `work` that plans another model. The reference, with which errors are measured, stays the same."""
     held_out = work.data.held_out
 
     def samples(_: object) -> Sequence[Sample]:
@@ -50,8 +50,8 @@ def with_instead(work: Work, instead: str) -> Work:
 
 
 def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Note]:
-    """The first model that keeps the limit where the source of `work` does not, and a note. Raises
-    Infeasible, with the errors of all that were tried, if there is none."""
+    """The work for the first model that keeps the limit where the source of `work` does not, and a note. Raises
+    Infeasible, with the errors of all that were tried, if none does."""
     reference = work.reference(work.within(4.0).runs(32, 2))
     options, names, source = work.setup.options(NAME), work.outputs, work.data.held_out.source
 

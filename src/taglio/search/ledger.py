@@ -1,4 +1,4 @@
-"""What was measured of variants and plans: values, and queries. Measures nothing."""
+"""The ledger: what was measured of variants and plans, as values, and queries on them. Measures nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,13 +11,14 @@ from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import Assignment, Forms, key_of
 from taglio.search.unseen import accepted
 
-# The names of all blocks in int8, and of the models that are raced in every place.
+# The name of the model with all blocks in int8, and the names of the models that are raced in every place.
 INT8_RUN = "int8"
 PLAIN = (FLOAT_RUN, INT8_RUN)
-# A plan that is faster by less than this factor in a short race may be so by noise.
+# In a short race, a plan that is faster by less than this factor may only seem so, by noise.
 NOISE = 1.015
-# Plans whose times differ by less than these factors are told apart by openings, at most so many beside the winner:
-# those of one place were raced side by side, those of two are compared by what float took in each.
+# Openings compare the winner with at most _RIVALS plans that are slower by less than these factors. The factor is
+# larger for a plan of another place, which was not raced beside the winner: the time of float in each place relates
+# them.
 _CLOSE, _CLOSE_ELSEWHERE, _RIVALS = 1.05, 1.1, 2
 # The name and the place of a plan.
 Key = tuple[str, str]
@@ -26,7 +27,7 @@ Key = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One model in a race with the float model in the same `runtime`: `blocks` blocks in one `form`, the others in
-    float32; `scheme` says how int8 is done. None stands for what was not measured.
+    float32. `scheme` is the int8 scheme. None stands for what was not measured.
 
     `seconds` are those of a run, `float_s` the float model's in the same rounds. `error` is the loss on a few held-out
     inputs, as the runtime computes it. `score_s` is the latency to expect of a plan that uses the form within the limit
@@ -48,9 +49,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """The float model in every place, the one in which it is compared with the source first: its `rows`, its wall
-    `times` in a race of all places (empty if there was none), and the share of the processors that other programs used
-    meanwhile."""
+    """The float model in every place. The first is the one in which it is compared with the source. `rows` are its
+    results, `times` its wall times in a race of all places (empty if there was none), and `others` the share of the
+    processors that other programs used meanwhile."""
 
     rows: tuple[Measurement, ...]
     times: Mapping[str, WallTime] = field(default_factory=dict)
@@ -66,10 +67,10 @@ class Places:
 class Answers:
     """A model's answers to all held-out inputs, as it is deployed.
 
-    `error` is the loss against the float model, that of the worst of its `parts`; `judged` is the value compared
-    with the limit (Tally.judged), and `searched` and `unseen` the same on the inputs of the search alone and on the
-    unseen ones (None: there are none), with `unseen_error` the loss. `accuracy` is the task's value against labels, or
-    top-1; None without suitable labels.
+    `error` is the loss against the float model, that of the worst of its `parts`. `judged` is the value that is
+    compared with the limit (Tally.judged); `searched` is the same on the inputs of the search alone, `unseen` on the
+    unseen ones (None: there are none), where `unseen_error` is the loss. `accuracy` is the task's value against labels,
+    or top-1; None without suitable labels.
 
     `error_upper` is the loss that other inputs like these stay below in 19 of 20 cases, `likely_end` in four of five,
     and `error_lower` the loss that they exceed in 19 of 20; None if unknown. `by_input` are the losses of all inputs,
@@ -111,11 +112,11 @@ class Answers:
 class Entry:
     """A plan, and what was measured of it in its place, `plan.runtime`. None stands for what was not measured.
 
-    `error` is the one that is compared with the limit: of `answers`, or of the switchable graph before there are any.
-    `loss` is that of the switchable graph by itself, even if a part is lost or a further limit broken. `holds` says
-    whether the plan keeps all limits, as far as is known, and `refused` why it does not run or was not judged. `solved`
-    plans come from the solver; others have the `name` of their rule, such as float32. A solved plan gets its name when
-    it is raced.
+    `error` is the value that is compared with the limit: from `answers`, or from the switchable graph before there are
+    any. `loss` is the plain loss on the switchable graph, even if a part is lost or a further limit is broken. `holds`
+    says whether the plan keeps all limits, as far as is known, and `refused` why it does not run or was not judged.
+    `solved` plans come from the solver; others have the `name` of their rule, such as float32. A solved plan gets its
+    name when it is raced.
     """
 
     plan: Plan
@@ -155,7 +156,7 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """What tells the plan from others that are raced."""
+        """The name and the place, which identify a plan in the ledger."""
         return self.name, self.runtime
 
     def with_error(self, error: float, *, holds: bool) -> "Entry":
@@ -189,14 +190,14 @@ class Ledger:
 
     @property
     def int8(self) -> Entry:
-        """All blocks in int8, in the place where that runs and is fastest: the float model, if there is none."""
+        """The model with all blocks in int8, in the place where it runs fastest; the float model if it runs nowhere."""
         rows = [entry for entry in self.raced if entry.name == INT8_RUN and (entry.answers or not entry.refused)]
         return min(rows, key=lambda entry: entry.measured_s, default=self.float32)
 
     @property
     def winner(self) -> Entry | None:
-        """The fastest plan that keeps the limits, or float or all int8 if it gains only noise on them. None if no plan
-        keeps the limits."""
+        """The fastest plan that keeps the limits; float or all int8 if these keep them too and are slower only within
+        noise. None if no plan keeps the limits."""
         holding = self.holding
         if not holding:
             return None
@@ -205,8 +206,8 @@ class Ledger:
         return (plain or holding)[0]
 
     def rivals(self, winner: Entry) -> list[Entry]:
-        """The fastest plans that keep the limits and that races do not tell from the `winner`, at most two: the first
-        of each other place, and then those of its own. None beside float."""
+        """At most two plans that keep the limits and that may be as fast as the `winner` within the noise of races: the
+        fastest of each other place, then those of its own place. If float wins, there are none."""
         if winner.key == self.float32.key:
             return []
         own_place, elsewhere = list[Entry](), dict[str, Entry]()
@@ -227,9 +228,10 @@ class Ledger:
 
 
 def expected_s(float_s: float, seconds: float, error: float, limit: float) -> float:
-    """The latency to expect of a plan, from float and from all blocks in another form, which have an `error`.
+    """The latency to expect of a plan within `limit`, if float takes `float_s`, and all blocks in another form take
+    `seconds` and have the `error`.
 
-    A limit of half the error is assumed to allow half of the time to be saved: what is faster with twice the error is
-    not better under a tight limit.
+    A limit of half the error is assumed to allow half of the saving. So a form that is faster but has twice the error
+    is not better under a tight limit.
     """
     return float_s - (float_s - seconds) * (1.0 if error <= limit else limit / error)

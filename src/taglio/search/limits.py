@@ -1,4 +1,5 @@
-"""The limits of a plan, from what the user asks for: block names and values in a metric's unit. Plans nothing."""
+"""Convert what the user limits to the limits of a plan: names of blocks, and losses for values in a metric's unit.
+Plans nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,9 +53,9 @@ def user_limits(
 
 
 def steered(limits: tuple[UserLimit, ...], settings: dict[str, Any]) -> tuple[tuple[UserLimit, ...], dict[str, Any]]:
-    """The limits and `settings` with a metric. Where `settings` names none, it is that of the first limit, and a limit
-    without a name is on relative L2. Raises BadOption for an argument that does not suit its metric, before a model is
-    opened."""
+    """The limits, and the `settings` with the metric that steers the plan. If `settings` names no metric, that of the
+    first limit steers, and a limit without a name is on relative L2. Raises BadOption for an argument that does not
+    suit its metric, before a model is opened."""
     default = settings.get("metric")
     if limits and not default:
         limits = tuple(replace(limit, metric=limit.metric or RELATIVE_L2) for limit in limits)
@@ -113,8 +114,9 @@ def _losses(work: Work, wanted: Sequence[UserLimit], limits: Limits) -> Limits:
 
 
 def infeasible(limits: Limits, reached: float, lost: str = "", remark: str = "") -> Infeasible:
-    """The error if no plan holds; `reached` is the smallest error of those tried, infinite if each loses an output:
-    `lost` says what one of them does. `remark` says what float itself is off."""
+    """The error that says that no plan keeps `limits`. `reached` is the smallest error of the plans that were tried; it
+    is infinite if each of them loses an output, and `lost` says what one of them does to it. `remark` says by how much
+    float itself is off."""
     pins = f"with {plural(len(limits.int8_blocks), 'block')} forced to int8 " if limits.int8_blocks else ""
     why = f"; {remark}" if remark else ""
     assert limits.max_error is not None

@@ -25,8 +25,8 @@ _LEFT = 0.999
 
 
 def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
-    """The float model in every place; not raced if there is only one, as where a runtime was requested. The error is
-    what the place adds by itself: 0 where its answers are the reference, and for metrics whose losses do not add up."""
+    """The float model in every place. It is not raced if there is only one, as where a runtime was requested. Its error
+    is what the place adds by itself: 0 where its answers are the reference, and for metrics that move in steps."""
     if work.setup.runtime != AUTO:
         return Places((_only(work, max_loss, metric, work.setup.runtime),))
     everywhere = [name for name in RUNTIMES if name not in WHOLE or not refusal(name)]
@@ -51,19 +51,19 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
 
 
 def studied(planned: Collection[str]) -> str:
-    """The one of the `planned` places as built for which errors are studied: ONNX Runtime if it is among them, since
-    its models have more pairs."""
+    """The place for whose models errors are studied: ONNX Runtime if it is `planned` in, since models for it have more
+    quantise/dequantise pairs, else the first."""
     return NAME if NAME in planned else next(iter(planned))
 
 
 def profiled(places: Sequence[Measurement]) -> list[Measurement]:
-    """The usable places that can be profiled, the one with the fastest float model first; none is on a GPU."""
+    """The usable places that can be profiled, which none on a GPU can, the one with the fastest float model first."""
     able = [place for place in places if not place.refused and place.runtime not in WHOLE]
     return sorted(able, key=lambda row: row.seconds or 0.0)
 
 
 def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measurement:
-    """The result of the only place. Errors of other runtimes than ONNX Runtime are judged at the end."""
+    """The result of the only place. In a runtime other than ONNX Runtime, errors are judged at the end."""
     result = Measurement(place, FLOAT_RUN)
     if place != NAME or work.agreement.agrees:
         return result

@@ -12,8 +12,8 @@ from taglio.search.ledger import INT8_RUN, PLAIN
 
 
 def by_rules(graph: Graph, measured: Profile, limits: Limits) -> dict[str, Assignment]:
-    """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; and the blocks that
-    have a form without calibration, in it, if none are forced into int8."""
+    """Distinct assignments that need no solver, by the name of their rule: float; all int8; only blocks with weights in
+    int8; and for each form without calibration, all blocks that have it, unless blocks are forced into int8."""
     whole = int8_of(measured.precisions)
     pure = {
         name: {block: form for block, form in assignment.items() if block not in limits.float_blocks}

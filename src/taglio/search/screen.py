@@ -1,8 +1,8 @@
-"""What is decided before anything is profiled: the places to plan in, the scheme and the forms. Plans nothing.
+"""Choose the places to plan in, the scheme and the forms, before anything is profiled. Plans nothing.
 
 The float model is raced in every place, and in one place of each runtime beside the forms of its blocks
-(form_race.py). A place is planned in only if its kernels show that a mix of forms may be faster than float anywhere,
-and the blocks that save time may be within the limit (error_bound.py).
+(form_race.py). Plans are made in a place only if two bounds allow it: its kernels show that a mix of forms may be
+faster than the fastest float model (bound.py), and the blocks that save time may keep the limit (error_bound.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,12 +34,13 @@ _NOISE = 1.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Screened:
-    """`work` with every block that cannot be int8 kept in float, and the `scheme` of plans with the forms that it may
-    use. Plans are made in the places `planned`; there are none if no mix of forms can be faster than float, and `why`
-    says so. `places` are the float model's results, `forms` the results of all blocks
-    in one form, of int8 under each scheme. `home` is the best place that was raced, and `profile` is made of that race
-    (None: there was no time for one). So many `mixes` can be opened for a profile. `note` says why another model than
-    the source is planned."""
+    """What the screen chose. In `work`, every block that cannot be int8 is kept in float. `scheme` names the forms that
+    plans may use. Plans are made in the places `planned`; if no mix of forms can be faster than float, there are none,
+    and `why` says so.
+
+    `places` are the results of the float model, `forms` those of all blocks in one form, int8 under each scheme. `home`
+    is the best place that was raced. `profile` is made from the race there (None: there was no time for a race), and
+    a full profile may have `mixes` random mixes. `note` says why another model than the source is planned."""
 
     work: Work
     scheme: Scheme
@@ -64,8 +65,8 @@ def screen(
 ) -> Screened:
     """The places, scheme and forms to plan with. A scheme that is `wanted` is taken as it is, with the forms that it
     names. If blocks are forced into int8 (`is_forced`), plans are made even where no mix is faster. `is_narrow` demands
-    weights of 7 bits because sums of 8-bit products saturate on some other device: what that costs cannot be measured
-    here."""
+    weights of 7 bits, because sums of 8-bit products saturate on some other device: the error of that saturation cannot
+    be measured here."""
     refuse_unportable(work, wanted)
     work, places, note = _float_somewhere(work, max_loss, metric)
     first = profiled(places.rows)
@@ -147,8 +148,8 @@ def refuse_unportable(work: Work, scheme: Scheme | None) -> None:
 def _kept(
     rows: Sequence[Measurement], planned: Sequence[str], forms: Mapping[Uncalibrated, Precision]
 ) -> tuple[tuple[Measurement, ...], tuple[Uncalibrated, ...]]:
-    """The rows, of which those are kept that are so in a place where plans are made; and the names of the forms
-    without calibration that are."""
+    """The rows, where a form stays kept only in the places `planned`; and the names of the kept forms without
+    calibration."""
     judged = tuple(replace(row, kept=row.kept and row.runtime in planned) for row in rows)
     names = {row.form for row in judged if row.kept}
     return judged, tuple(short for short, form in forms.items() if form.name in names)

@@ -15,27 +15,29 @@ from taglio.progress import Progress, reported
 from taglio.quantize.precision import Forms
 from taglio.search.ledger import Entry
 
-# Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
+# A plan that uses this share of the bound is close enough: another solve would gain too little.
 _CLOSE = 0.97
+# The safety factor of a new aim.
 _STEP = 0.98
 # The least and the most by which the aim is tightened after a plan that broke the bound.
 _TIGHTER, _TIGHTEST = 0.94, 0.4
-# A slack so large that a plan unchanged by it is not restricted by the bound.
+# An aim so loose that the bound no longer restricts plans: if they do not change up to here, the search ends.
 _FAR = 64.0
-# Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
+# Seconds for a solve at effort 1, and the least. On tables that were measured on a busy machine, a proof can take
+# minutes.
 _SOLVE_S, _LEAST_S = 3.0, 0.5
 
 
 def keeps_pins(graph: Graph, limits: Limits, plan: Plan) -> bool:
-    """Whether the blocks that are pinned are as wanted. ONNX Runtime runs a weightless one between int8 blocks in
-    int8."""
+    """Whether every pinned block has the form that it is pinned to. ONNX Runtime may not keep a pin to float: it runs a
+    weightless block between int8 blocks in int8."""
     forms = plan.assignment().keys()
     in_float = (name for name in limits.float_blocks if not graph.block(name).movement)
     return forms.isdisjoint(in_float) and forms >= set(limits.int8_blocks)
 
 
 def least_error(graph: Graph, limits: Limits, entries: Iterable[Entry]) -> Entry:
-    """The plan with the smallest error of those that keep the pins, or of all but float if none does."""
+    """The plan with the smallest error among those that keep the pins; if none does, among all but float."""
     plans = [*entries]
     keeping = [entry for entry in plans if keeps_pins(graph, limits, entry.plan)]
     return min(keeping or [entry for entry in plans if entry.assignment] or plans, key=lambda entry: entry.error)
@@ -43,9 +45,11 @@ def least_error(graph: Graph, limits: Limits, entries: Iterable[Entry]) -> Entry
 
 @dataclass(slots=True)
 class _Aim:
-    """The factor on the limit of predicted errors for the next plan, whose errors keep the `bound`. `exact` is the one
-    at which the prediction itself is at the bound, not its upper end. A plan that is found again loosens it by at most
-    a factor of `most`."""
+    """Sets the factor on the `bound` with which the next plan is solved (`value`), so that its measured error comes
+    close to the bound and keeps it.
+
+    At 1 the upper end of the predicted error is at the bound, at `exact` the prediction itself. `loose` is the part of
+    the factor that measured plans have set. If the solver finds a plan again, it is multiplied by at most `most`."""
 
     bound: float
     exact: float
@@ -54,16 +58,16 @@ class _Aim:
     most: float = 4.0
 
     def follow(self, error: float, *, is_new: bool) -> bool:
-        """Set the next factor after a plan with this error; False if there is nothing left to find."""
+        """Set the next factor after a plan with this measured error; False if no better plan is left to find."""
         if is_new and _CLOSE * self.bound < error <= self.bound:
             return False
         share = self.bound / max(error, 1e-12)
-        if error > self.bound:  # blocks that were never measured seem harmless: those in the plan are not alone
+        if error > self.bound:  # the solver prefers blocks whose noise is underestimated, so other plans may err too
             self.loose = min(1.0, self.loose) * min(_TIGHTER, max(_TIGHTEST, share**0.5))
             self.most = self.most**0.5
         elif is_new:
             self.loose = max(self.loose, min(1.0, _STEP * share * self.loose))
-        else:  # what the measured plans say of others is too pessimistic
+        else:  # a plan was found again: predictions of other plans are too pessimistic
             self.loose *= min(max(1.1, self.most), max(1.1, _STEP * share))
         self.value = _STEP * self.exact * self.loose
         return self.loose < _FAR
@@ -71,8 +75,9 @@ class _Aim:
 
 @dataclass(slots=True)
 class _AimInSteps:
-    """The same for a metric that moves in steps: bisects between the largest noise that held and the least that
-    broke. `noise` is that of the limit as the study saw it."""
+    """The same for a metric that moves in steps. It bisects between `held`, the largest noise of a plan that kept the
+    bound, and `broke`, the least noise of one that broke it. `noise` is the noise at the bound according to the
+    study."""
 
     bound: float
     noise: float
@@ -81,8 +86,8 @@ class _AimInSteps:
     broke: float = inf
 
     def follow(self, error: float, noise: float | None) -> bool:
-        """Set the next factor after a plan with this error and L2 noise (None: as much as it was allowed); False if
-        there is nothing left to find."""
+        """Set the next factor after a plan with this measured error and L2 noise (None: as much as it was allowed);
+        False if no better plan is left to find."""
         noise = self.value * self.noise if noise is None else noise
         if error <= self.bound:
             self.held = max(self.held, noise, self.value * self.noise)
@@ -94,8 +99,8 @@ class _AimInSteps:
 
 
 class ErrorTarget:
-    """The error limit `bound` of one model in a search: plans that were measured correct the error model and set the
-    `factor` on the limit of predicted errors for the next plan."""
+    """The error limit `bound` of one model during a search. Measured plans correct the error model, and set the
+    `factor` on the bound with which the next plan is solved."""
 
     def __init__(self, graph: Graph, error: ErrorModel, bound: float) -> None:
         self.bound, self._graph, self._studied = bound, graph, error
@@ -105,7 +110,7 @@ class ErrorTarget:
 
     @property
     def factor(self) -> float:
-        """The factor on the limit: at 1 the upper end of the predicted error keeps it."""
+        """The factor on the bound: at 1 the upper end of the predicted error keeps it."""
         return self._aim.value
 
     def corrected(self, evidence: Iterable[Evidence]) -> ErrorModel:
@@ -121,7 +126,7 @@ class ErrorTarget:
         self._aim.value *= 2.0
 
     def follow(self, evidence: Evidence, *, is_new: bool) -> bool:
-        """Set the factor for the plan after the one that was measured; False if there is nothing left to find."""
+        """Set the factor for the next plan after one was measured; False if no better plan is left to find."""
         if isinstance(self._aim, _Aim):
             return self._aim.follow(evidence.error, is_new=is_new)
         return self._aim.follow(evidence.error, max(evidence.l2.values(), default=None))
@@ -136,10 +141,11 @@ def search(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> list[Entry]:
-    """Plans with measured errors, in the order they were solved; `effort` scales the time limit of each.
+    """Plans with measured errors, in the order in which they were solved, at most `rounds`. `effort` scales the time
+    limit of each solve.
 
-    Starts with the upper end of the predicted error at the bound. Then each plan is measured and corrects the error
-    model, with which the next is solved, until one is close to the bound.
+    The first plan is solved with the upper end of its predicted error at the bound. The measured error of each plan
+    corrects the error model and the aim for the next, until a plan is close to the bound.
     """
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
@@ -171,15 +177,15 @@ def _solved(plan: Plan, measured: Evidence, bound: float) -> Entry:
 
 
 def from_rule(name: str, tables: Tables, limits: Limits, measured: Evidence) -> Entry:
-    """An assignment that is not from the solver, with what was `measured` of it."""
+    """The entry of an assignment that is not from the solver but from the rule `name`, with its `measured` error."""
     plan = tables.describe(limits, measured.assignment)
     holds = measured.error <= limits.allowed_error and keeps_pins(tables.graph, limits, plan)
     return Entry(replace(plan, measured_error=measured.error), measured.error, holds, name, loss=measured.loss)
 
 
 def predicted_by(tables: Tables, entry: Entry) -> Entry:
-    """The same plan with the latency that `tables` predict, and as predicted error the one measured in the search: what
-    is expected of the deployed file, on more inputs."""
+    """The same plan with the latency that `tables` predict. Its predicted error becomes the one measured in the search,
+    which is what to expect of the deployed file on more inputs."""
     assert tables.error is not None, "what was searched was studied"
     assert entry.loss is not None, "what was searched was measured"
     seconds, error = tables.latency(entry.assignment), error_interval(tables.error, entry.loss)

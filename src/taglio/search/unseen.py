@@ -1,4 +1,4 @@
-"""Acceptance of a plan on held-out inputs that nothing was selected on, as values. Runs nothing.
+"""Accept or reject a plan by held-out inputs that took no part in its selection, as values. Runs nothing.
 
 A plan is accepted if all held-out inputs keep the limit, those of the search and the unseen ones alike, and the upper
 end of the error over all of them, one-sided at `LIKELY`, is at most `BEYOND` times the limit. Every candidate that is
@@ -12,23 +12,24 @@ from taglio.errors import plural
 from taglio.notes import Kind, Note
 
 CANDIDATES = 3
-# A plan that would pass once in five only by the choice of inputs, by more than a tenth of the limit, is rejected.
+# A plan is rejected if the one-sided 80 % upper end of its error is more than a tenth above the limit.
 LIKELY, BEYOND = 0.8, 1.1
-# The share of the limit to stay within after unseen inputs broke it: not what they say, which would be fitted to them.
-# And where only the upper end is too large: plans come that close to the limit that they are searched for.
+# The share of the limit to stay within after a rejection: the first if the unseen inputs broke the limit. It does not
+# depend on by how much, which would fit plans to these inputs. The second if only the upper end was too large: plans
+# come this close to the limit within which they are searched for.
 _ROOM, _FULL = 0.8, 0.97
 # The upper end that is reported.
 UPPER = 0.95
-# Confidence of the share of new inputs that may be worse than the worst unseen one.
+# The confidence with which the share of new inputs that are worse than the worst unseen one is bounded.
 _SURE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """The plan on the unseen `inputs` (distinct ones): its `error` over all of them and that of the `worst`, None for a
-    metric without a value by input. With 90 % confidence at most `share_worse` of new inputs like these are worse than
-    that; None where a plan was chosen among several by these inputs, or they are steps of one session. `candidates` is
-    how many plans were measured on them until one was accepted."""
+    """The plan on the unseen `inputs`: its `error` over all of them, and that of the `worst` input (None for a metric
+    without a value by input). With 90 % confidence, at most the share `share_worse` of new inputs like these has a
+    larger error than the worst; None where these inputs chose among several plans, or are steps of one session.
+    `candidates` is how many plans were measured on them until one was accepted."""
 
     inputs: int
     error: float
@@ -39,9 +40,9 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A plan that keeps the limit on the inputs of the search and was rejected: `error` is the one that is too large,
-    of all inputs at the upper end (`at_end`) or of the unseen ones. `speed_up` is over float, in a short race.
-    Plans that use no more than the share `room` of the limit are expected to be accepted."""
+    """A plan that keeps the limit on the inputs of the search and was rejected. `error` is the one that is too large:
+    the upper end over all inputs (`at_end`), or the error on the unseen ones. `speed_up` is over float, in a short
+    race. Plans that use no more than the share `room` of the limit are expected to be accepted."""
 
     speed_up: float
     error: float
@@ -54,7 +55,7 @@ class Rejected:
         return self.error / BEYOND if self.at_end else self.error
 
     def note(self, metric: Metric, limit: float) -> Note:
-        """What the rejection cost in speed, and why."""
+        """A note that says what the rejection cost in speed, and why the plan was rejected."""
         plan = f"a faster plan (about {self.speed_up:.2f} ×, not confirmed) was rejected"
         digits = next((digits for digits in (2, 3) if metric.text(self.error, digits) != metric.text(limit, digits)), 4)
         reached, most = metric.text(self.error, digits), metric.text(limit, digits)
@@ -68,8 +69,8 @@ class Rejected:
 def rejection(
     speed_up: float, error: float, unseen: float | None, likely_end: float | None, room: float = 1.0
 ) -> Rejected:
-    """Why a plan with this `error` over all inputs, within the share `room` of the limit, was rejected: its error on
-    `unseen` inputs broke the limit, or did not (None), and then the `likely_end` is too large."""
+    """The rejection of a plan with this `error` over all inputs, which was searched for within the share `room` of the
+    limit. Its error on `unseen` inputs broke the limit; if that is None, its `likely_end` is too large."""
     room = min(room, BEYOND * error / likely_end) if likely_end else room
     if unseen is not None or likely_end is None:
         return Rejected(speed_up, error if unseen is None else unseen, at_end=False, room=_ROOM * room)
@@ -77,8 +78,8 @@ def rejection(
 
 
 def share_worse(inputs: int) -> float:
-    """The largest share of new inputs that may be worse than the worst of so many `inputs`, with 90 % confidence: if
-    the share q were worse, none of n inputs would be with probability (1 − q)^n."""
+    """The largest share of new inputs that may be worse than the worst of n `inputs`, with 90 % confidence. If a share
+    q of all inputs were worse than it, none of the n would be so only with probability (1 − q)^n."""
     return float(1.0 - (1.0 - _SURE) ** (1.0 / inputs))
 
 

@@ -19,14 +19,14 @@ from taglio.ways.result import TriedWay
 
 
 def burst_of(run_s: float) -> float:
-    """How long a burst of runs of `run_s` lasts: four of them, within bounds that tell ways apart."""
+    """Seconds of a burst of runs of `run_s`: those of four runs, but never so few that ways cannot be compared."""
     return min(0.6, max(0.12, 4 * run_s))
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A model that takes part in the search, in deploy/'s format in `folder`, by its plan's `name`: the `runtime` that
-    runs it, what may change in its way, whether it is the float model, and why requests are not joined, or ""."""
+    """A model that takes part in the search, in deploy/'s format in `folder`. `name` is that of its plan, `runtime`
+    runs it, and `sides` says what may change in its way. `alone` says why requests are not joined, or ""."""
 
     name: str
     runtime: str
@@ -38,8 +38,8 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The aim of the search: the highest capacity, or with `max_latency_s` the highest rate within it. `threads` are
-    the most that a run may have; None: all cores."""
+    """The aim of the search: the highest capacity, or with `max_latency_s` the highest rate within that limit. A run
+    has at most `threads` threads (None: one per core)."""
 
     max_latency_s: float | None = None
     threads: int | None = None
@@ -47,9 +47,9 @@ class Goal:
 
 @dataclass(slots=True)
 class Tries:
-    """The ways that were measured, in a process that holds them open, each in a folder below `root`. The search takes
-    `seconds`, a burst `burst_s`. A way whose open model takes more than `memory_bytes` (None: no limit) has the value
-    0. `progress` is called with the percentage of the time that has passed."""
+    """The ways that were measured. The process of `bench` holds them open, each from a folder of its own below `root`.
+    The search takes `seconds`, a burst `burst_s`. A way whose open model takes more than `memory_bytes` (None: no
+    limit) has the value 0. `progress` is called with the percentage of the time that has passed."""
 
     bench: Bench
     models: Mapping[str, Contender]
@@ -72,7 +72,7 @@ class Tries:
         return self.folders[choice]
 
     def measure(self, choices: Sequence[Choice]) -> dict[Choice, float]:
-        """The values of choices, measured side by side."""
+        """The values of choices that are measured side by side."""
         for choice in choices:
             if choice not in self.memory and choice not in self.refused:
                 self._open(choice)
@@ -98,7 +98,7 @@ class Tries:
         if limit_s is None:
             return self.capacity(choice)
         service = self.service(choice)
-        # A run of so many items breaks the limit. Ways that join fewer items are measured as choices of their own.
+        # A full run breaks the limit. Ways that join fewer items are measured as choices of their own.
         if service.median_s(choice.way.joined) > KEPT * limit_s:
             return 0.0
         return highest_rate(service, choice.way, limit_s)
@@ -112,7 +112,7 @@ class Tries:
         return median(burst.per_s for burst in self.bursts[choice])
 
     def service(self, choice: Choice) -> ServiceTimes:
-        """The runs of a choice, and of the same with fewer items joined where these were measured."""
+        """The runs of a choice, and of the same way with fewer items joined where that was measured."""
         size = choice.way.joined
         return ServiceTimes({
             other.way.joined: [run for burst in bursts for run in burst.runs]

@@ -1,5 +1,5 @@
-"""Find the fastest way of running a model: measure a few, then the neighbours of the best, until none gains. Knows no
-runtime: the caller says how a way is measured."""
+"""Find the fastest way of running a model: measure a few ways, then the neighbours of the best, until none gains. Knows
+no runtime: the caller measures the ways."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from taglio.runtimes.way import Way
 
 @dataclass(frozen=True, slots=True, order=True)
 class Choice:
-    """A model, by its name, in a way."""
+    """A model, by the name of its plan, in a way."""
 
     model: str
     way: Way

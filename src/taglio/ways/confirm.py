@@ -26,8 +26,8 @@ LOADS = (0.5, 0.7, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A model in a way: by the number of items joined in a run, the folder that holds it. The largest number is the
-    way's."""
+    """A model in a way. `folders` has, by the number of items joined in a run, the folder of the model that joins so
+    many. The largest number is that of the way."""
 
     way: Way
     folders: dict[int, Path]
@@ -40,7 +40,8 @@ class Sized:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """The bursts of some `models` in one opening of all, by the number of items joined, in the order of the rounds."""
+    """One opening of some `models`, and their `bursts`, a dict for each model: by the number of items joined, the
+    bursts in the order of the rounds."""
 
     models: Sequence[Sized]
     bursts: tuple[dict[int, list[Burst]], ...]
@@ -109,12 +110,12 @@ def rate_of(opened: Sequence[Opening], model: int, limit_s: float) -> Figure | N
 
 
 def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
-    """The rate that a real load confirms, from the `replayed` one, within so many seconds: requests arrive at random at
-    that rate, which is lowered until 19 of 20 requests are answered within 0.9 of the limit.
+    """The rate that a real load confirms within `seconds`, from the `replayed` one. Requests arrive at random, and the
+    rate is lowered until 19 of 20 requests are answered within 0.9 of the limit.
 
-    A rate is confirmed by three loads in a row, at 1.05 times the rate: near the capacity, the queue grows when the
-    machine pauses for a moment. A load has a thousand requests, which give the latency of 19 of 20, and lasts three
-    seconds: a queue that grows shows only then.
+    Three loads in a row, at 1.05 times the rate, confirm it: near the capacity, the queue grows when the machine pauses
+    for a moment. A load has at least a thousand requests, enough for the 95th percentile, and lasts at least three
+    seconds, long enough for a growing queue to show.
     """
     rate, until, latencies_s = replayed, time.perf_counter() + seconds, list[float]()
     while True:

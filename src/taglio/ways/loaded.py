@@ -9,14 +9,14 @@ from taglio.confirm.bench import Bench
 from taglio.errors import MeasurementFailed
 from taglio.ways.result import Load
 
-# The least requests for which a percentile is given: fifty of them are slower than it. More than `P99_REQUESTS` are not
-# sent.
+# The least number of requests for which a percentile is given: fifty of them are slower than it. At most `P99_REQUESTS`
+# are sent.
 P95_REQUESTS, P99_REQUESTS = 1000, 5000
 
 
 def loaded(bench: Bench, folder: Path, per_s: float, share: float, seconds: float) -> Load:
     """The latency under requests that arrive at random, `per_s` on average, which is a `share` of the capacity. `bench`
-    holds `folder` open. It sends as many requests as are answered within `seconds`, from one to P99_REQUESTS. At a
+    holds `folder` open. As many requests are sent as are answered within `seconds`, from one to P99_REQUESTS. At a
     share of 1 or more the queue grows as long as requests arrive, so latencies depend on the number of requests.
 
     Raises MeasurementFailed if the model fails on a request.

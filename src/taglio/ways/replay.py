@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.runtimes.way import Way
 
-# Of 20 requests, 19 must be answered within this share of the limit on latency; that percentile.
+# The share of the limit on latency within which 19 of 20 requests must be answered, and the percentile that this is.
 KEPT, PERCENTILE = 0.9, 95.0
 
 
@@ -26,8 +26,8 @@ class ServiceTimes:
 
 def waits(service: ServiceTimes, way: Way, per_s: float, seed: int = 0, requests: int = 4000) -> np.ndarray:
     """Seconds from arrival to answer, one for each of `requests` that arrive at random, `per_s` on average. A free run
-    takes the requests that have arrived, at most `way.joined` of them, or waits for the next one. 4,000 give the 95th
-    percentile to about 3 %."""
+    takes the requests that have arrived, at most `way.joined` of them, or waits for the next one. With 4,000 requests
+    the 95th percentile is known to about 3 %."""
     draw = np.random.default_rng(seed)
     # Lists, since NumPy takes ten times as long to read one element.
     arrivals_s = (np.cumsum(draw.exponential(1.0, requests)) / per_s).tolist()

@@ -18,7 +18,7 @@ class Figure:
         return f"{self.value:.2f} × ({self.low:.2f} to {self.high:.2f})"
 
     def as_rate(self, noun: str) -> str:
-        """Such as `149 requests/s (145 to 153)`."""
+        """As a rate, such as `149 requests/s (145 to 153)`."""
         return f"{_figures(self.value)} {noun}/s ({_figures(self.low)} to {_figures(self.high)})"
 
 
@@ -92,19 +92,19 @@ class Rate:
 
     @property
     def capacity(self) -> str:
-        """Such as `163 items/s`."""
+        """The capacity as text, such as `163 items/s`."""
         return f"{_figures(self.capacity_per_s.value)} items/s"
 
     @property
     def capacity_gain(self) -> str:
-        """Such as `1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2
-        callers`."""
+        """The gain in capacity as text, such as `1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one
+        caller, 1.60 × with 2 callers`."""
         many = f", {self.over_many.value:.2f} × with {self.callers} callers" if self.callers > 1 else ""
         return f"{self.over_one} the capacity of float32 in ONNX Runtime with one caller{many}"
 
     def __str__(self) -> str:
-        """With a limit on latency the rate that keeps it, and the capacity; `capacity_gain` and the capacity first
-        without a limit, or if no load confirmed a rate."""
+        """One line. With a limit on latency it begins with the rate that keeps the limit. Without a limit, or if no
+        load confirmed a rate, it begins with `capacity_gain` and the capacity."""
         if self.max_latency_s is None:
             return f"{self.capacity_gain}; {self.capacity}"
         if self.rate_per_s is None:

@@ -58,7 +58,7 @@ def prepare(name: str) -> Path:
     status = base.stat()
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise BadOption(
-            f"{base}: other users can write there: remove it, or set TAGLIO_DEVICES to a folder of your own"
+            f"{base}: other users can write there: remove it, or set TAGLIO_DEVICES to a directory of your own"
         )
     folder.mkdir(exist_ok=True, mode=0o700)
     return folder

@@ -32,7 +32,7 @@ def environment(token: Path, tls: Path | None = None) -> dict[str, str]:
         return variables
     for name in _FILES.values():
         if not (tls / name).is_file():
-            raise BadOption(f"`tls` {tls}: {name} is missing: the folder holds tls.crt, tls.key and ca.crt")
+            raise BadOption(f"`tls` {tls}: {name} is missing: the directory holds tls.crt, tls.key and ca.crt")
     files = {variable: str((tls / name).resolve()) for variable, name in _FILES.items()}
     return {**variables, "RAY_USE_TLS": "1", **files}
 

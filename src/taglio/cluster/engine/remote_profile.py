@@ -93,7 +93,7 @@ def opened(model: Model, path: Path) -> Model:
 
 
 def fastest(builder: QdqBuilder, job: Job, stopwatch: Stopwatch, effort: Effort) -> str:
-    """The runtime of this machine in which the model is fastest, float or all-int8, from races of a shorter effort."""
+    """The runtime of this machine in which the model is fastest, float or all int8, from races of a shorter effort."""
     runtimes = here()
     if len(runtimes) == 1:
         return runtimes[0]

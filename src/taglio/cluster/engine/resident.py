@@ -87,7 +87,7 @@ class Resident:
         folder = self._folder / "-".join(sha256[:32] for sha256 in files.values())
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise BadArtifact(f"component file {name} lies outside its folder")
+            raise BadArtifact(f"component file {name} lies outside its directory")
         return path
 
 

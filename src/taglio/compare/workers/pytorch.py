@@ -66,7 +66,7 @@ class PyTorch:
     def open(self, wanted: WantedRow) -> Opened:
         """The row's module, ready to run."""
         if "inductor" in wanted.engine and not shutil.which("g++"):
-            raise Refused("torch.compile writes C++ and finds no g++: install a C++ compiler")
+            raise Refused("torch.compile needs g++, which was not found: install a C++ compiler")
         return self._float(wanted) if wanted.method in _FLOAT else self._int8(wanted.method)
 
     def _float(self, wanted: WantedRow) -> Opened:
