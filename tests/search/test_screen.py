@@ -10,11 +10,14 @@ import taglio
 from taglio.error.loss import Metric
 from taglio.flow import stages
 from taglio.flow.opening import Model
+from taglio.flow.profile import profiles
 from taglio.lab.side_by_side import race
 from taglio.lab.work import Work
+from taglio.profile.effort import MOST_MIXES
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Timings
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
+from taglio.runtimes.places import bfloat16_refusal
 from taglio.search import form_race
 from taglio.search.ledger import INT8_RUN, expected_s
 from taglio.search.screen import screen
@@ -132,6 +135,19 @@ def test_a_form_that_keeps_the_limit_counts_where_a_faster_one_does_not(monkeypa
     result = screen(work, None, 0.02, Metric())
     assert (result.planned, result.why) == ((ORT,), None)
     assert "w8" in result.scheme.uncalibrated
+
+
+@pytest.mark.skipif(bool(bfloat16_refusal()), reason=bfloat16_refusal())
+def test_bfloat16_that_is_faster_is_planned_with_whatever_the_error_of_all_blocks_in_it(
+    tiny: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block may make nearly all of that error, as in magika."""
+    work = Model(tiny.model, tiny.data, threads=1, runtime=OPENVINO).at(LITTLE)
+    raced(monkeypatch, {INT8_RUN: 0.6, "bfloat16": 0.7}, {INT8_RUN: 0.6, "bfloat16": 0.5})
+    result = screen(work, None, 0.01, Metric(), is_forced=True)
+    assert "bf16" in result.scheme.uncalibrated
+    (profile,) = profiles(result.work, result.planned, result.scheme).values()
+    assert sum(run.mixed for run in profile.runs) == MOST_MIXES
 
 
 @pytest.mark.whole

@@ -215,8 +215,8 @@ def _least_s(float_s: float, profiles: Mapping[str, Attribution], forms: Collect
 
 
 def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measurement:
-    """A form, kept if it promises a faster plan and no other form is both faster and more accurate; int8 is kept if it
-    runs."""
+    """A form, kept if it promises a faster plan, or in bfloat16 if it is faster, and no other form is both faster and
+    more accurate; int8 is kept if it runs."""
     if row.seconds is None or row.error is None or row.score_s is None or row.float_s is None:
         return row
     if row.form == INT8_RUN:
