@@ -25,7 +25,7 @@ PLACES: tuple[tuple[Any, str], ...] = (
     (Bench, "opening"),
     (search, "make_plan"),
     (confirm, "write"),
-    (result, "write"),
+    (result, "write_deploy"),
 )
 
 
