@@ -21,9 +21,9 @@ HEAD = """# Results
 
 <!-- Written by `make reference` from the files in benchmarks/results: run a benchmark to change it. -->
 
-Every figure comes from the newest result file of its kind of processor, with instruction sets, machine,
-versions, raw figures; a link shows date and commit. *Open*: not measured on that kind. Method:
-`benchmarks/METHOD.md`. × is speed over float in ONNX Runtime; (a–b): 90 % interval.
+Figures come from the newest file of a kind of processor, with machine, versions, raw figures; links have date and
+commit. *Open*: not measured on that kind. Method: `benchmarks/METHOD.md`. × is speed over float in ONNX Runtime;
+(a–b): 90 % interval.
 
 """
 
@@ -112,7 +112,7 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Reported speed-ups",
-            "Reported intervals that hold the ratio of a longer race.",
+            "Reported intervals that hold a longer race.",
             "told",
             "told.py",
             "`--effort`",
