@@ -52,6 +52,14 @@ def test_weights_that_are_not_numbers(tmp_path: Path, value: float, count: int) 
     assert f"weight kernel of Conv conv0 has {count} NaN or Inf among 108 values" in text
 
 
+def test_an_output_that_is_listed_twice(tmp_path: Path) -> None:
+    """ONNX Runtime runs it and gives the answer twice."""
+    g = Sketch(34)
+    proto = g.model(g.op("Relu", g.input("x", 1, 3)))
+    proto.graph.output.append(proto.graph.output[0])
+    assert f"lists the output {proto.graph.output[0].name} 2 times" in refusal(saved(proto, tmp_path))
+
+
 # Shapes
 
 

@@ -246,8 +246,8 @@ def test_an_inference_takes_the_mean_over_the_shapes_that_occur() -> None:
         [timing.wall.median_s for timing in times],
         [sum(timing.kernels.values()) for timing in times],
     ):
-        assert small < 0.01 * large
-        assert 10.0 * small < mixed < 0.5 * large  # the median would be `small`
+        # 1, 90 and 300 where nothing runs beside. The median would be `small`, the sum above `large`.
+        assert 10.0 * small < mixed < large
 
 
 @pytest.mark.parametrize("run_s", [0.0, 1e3])

@@ -21,10 +21,15 @@ _MULTIPLIES = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
-    """Raises BadModel for names that are not UTF-8, unknown element types, and inputs larger than the memory."""
+    """Raises BadModel for names that are not UTF-8, an output listed twice, unknown element types, and inputs larger than
+    the memory."""
     if not all(isinstance(name, str) for graph in graphs(proto.graph) for name in _names(graph)):
         # protobuf gives bytes where UTF-8 fails
         raise BadModel(f"{path}: holds a name that is not text, so the file is damaged: export it again")
+    outputs = [value.name for value in proto.graph.output]
+    for name in outputs:
+        if (times := outputs.count(name)) > 1:  # ONNX Runtime takes it; answers by name would be fewer than outputs
+            raise BadModel(f"{path}: lists the output {name} {times} times: export it with each output listed once")
     for what, name, kind in _element_types(proto.graph):
         if kind not in _TYPES:
             raise BadModel(f"{path}: {what} {name} has the element type {kind}, unknown to ONNX: export it again")
