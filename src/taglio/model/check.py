@@ -21,8 +21,8 @@ _MULTIPLIES = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
-    """Raises BadModel for names that are not UTF-8, an output listed twice, unknown element types, and inputs larger than
-    the memory."""
+    """Raises BadModel for names that are not UTF-8, an output listed twice, unknown element types, and inputs larger
+    than the memory."""
     if not all(isinstance(name, str) for graph in graphs(proto.graph) for name in _names(graph)):
         # protobuf gives bytes where UTF-8 fails
         raise BadModel(f"{path}: holds a name that is not text, so the file is damaged: export it again")
