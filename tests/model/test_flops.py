@@ -59,3 +59,9 @@ def test_a_block_has_the_operations_of_its_operators() -> None:
     assert gated.flops == 2 * 64 * 16 * 16 * 9 * 64
     assert blocks["/classify/Gemm"].flops == 2 * 10 * 80
     assert blocks["/Flatten"].flops == 0
+
+
+def test_a_wrong_shape_that_a_file_declares_counts_nothing() -> None:
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+
+    assert operator_flops(node, {"x": (), "w": (5, 4), "y": (3, 4)}) == 0

@@ -18,8 +18,15 @@ _PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
 
 
 def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
-    """Operations of `node`, from the shapes of its inputs and outputs; 0 if shapes are unknown, and for operators
-    without products."""
+    """Operations of `node`, from the shapes of its inputs and outputs; 0 if shapes are unknown or lack dimensions that
+    the operator needs (a file may declare wrong ones), and for operators without products."""
+    try:
+        return _flops(node, shapes)
+    except IndexError:
+        return 0
+
+
+def _flops(node: onnx.NodeProto, shapes: Shapes) -> int:
     output = shapes.get(node.output[0])
     if output is None:
         return 0
