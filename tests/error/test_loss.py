@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taglio.error.judge import TaskJudge, UserJudge
-from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, Argument, Bound, Metric, parse_metric
+from taglio.error.loss import COSINE, RELATIVE_L2, SQNR, Argument, Bound, Metric, parse_metric
 from taglio.error.measure import anchored
 from taglio.error.tally import Measure, Tally
 from taglio.error.tasks.task import TOP1, parse_task
@@ -29,8 +29,6 @@ def test_smooth_metrics_by_hand() -> None:
     difference, reference = 0.25 + 1.0 + 2.25, 25.0 + 4.0
     l2 = sqrt(difference / reference)
     assert tally(RELATIVE_L2).losses()[0] == pytest.approx(l2)
-    # The notes' metric: root mean square over inputs of the norm, over the size of the tensor.
-    assert tally(L2_PER_SIZE).losses()[0] == pytest.approx(sqrt(difference / 2) / 3)
     assert parse_metric(SQNR).value(tally(SQNR).losses()[0]) == pytest.approx(10 * np.log10(reference / difference))
     product, changed = 9.0 + 18.0 + 2.0, 9.0 + 20.25 + 1.0 + 2.25
     distance = 1 - product / sqrt(reference * changed)
@@ -44,7 +42,7 @@ def test_top1_counts_inputs_whose_best_class_stays() -> None:
         Tally(["boxes"], parse_metric(TOP1)).add([np.zeros((1, 4, 2))], [np.zeros((1, 4, 2))])
 
 
-@pytest.mark.parametrize("name", [RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE, TOP1])
+@pytest.mark.parametrize("name", [RELATIVE_L2, SQNR, COSINE, TOP1])
 def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
     metric = parse_metric(name)
     same = Tally(["scores"], metric)
@@ -173,13 +171,3 @@ def test_a_further_bound_that_is_broken_breaks_the_first_as_far() -> None:
     assert tally(0.5).judged(1.0) == pytest.approx(l2)  # both hold
     assert tally(0.25).judged(1.0) == pytest.approx(2.0)  # top1 breaks its bound twofold
     assert tally(0.0).judged(1.0) == inf
-
-
-def test_an_output_that_is_zero_has_an_infinite_relative_error_but_a_root_mean_square() -> None:
-    zero, one = [np.zeros(4, np.float32)], [np.ones(4, np.float32)]
-    relative = Tally(["dead"])
-    relative.add(zero, one)
-    assert relative.losses()[0] == inf
-    notes = Tally(["dead"], parse_metric(L2_PER_SIZE))
-    notes.add(zero, one)
-    assert notes.losses()[0] == pytest.approx(0.5)

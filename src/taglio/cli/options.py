@@ -223,7 +223,7 @@ OPTIONS: dict[str, Facts] = {
         metavar="[METRIC=]DROP",
     ),
     "--metric": option(
-        "error metric: relative-l2 (default), l2-per-size, sqnr, cosine; a task (top1, tokens, detection, "
+        "error metric: relative-l2 (default), sqnr, cosine; a task (top1, tokens, detection, "
         "segmentation, ctc, similarity, recall, perplexity, r2); or module:function (also from the current directory)",
         metavar="NAME",
     ),

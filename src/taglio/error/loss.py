@@ -4,13 +4,12 @@ A loss is 0 for the float model and grows as outputs change; planning, searching
 converts values in its own unit to losses and back:
 
     relative-l2   ‖y − ŷ‖ / ‖y‖                            loss = value
-    l2-per-size   ‖y − ŷ‖ / size, root mean square          loss = value          (the notes' metric)
     sqnr          20 log10(‖y‖ / ‖y − ŷ‖) in dB             loss = 10^(−value / 20)
     cosine        1 − y·ŷ / (‖y‖ ‖ŷ‖)                      loss = √(2 · value), an angle for small ones
     top1, ctc, …  how well a task is done (tasks/)          loss = how much worse than the float model
     module:function   a number from outputs and labels      loss = how much worse than the float model
 
-The first four are smooth: the noise model is fitted to their loss. The others move in steps: the noise model is fitted
+The first three are smooth: the noise model is fitted to their loss. The others move in steps: the noise model is fitted
 to relative L2, and a monotone link leads from there to the loss. A task without labels compares with the float model's
 own answers, so the float model's value is 1. For perplexity, which has no upper limit, the loss is relative.
 """
@@ -28,8 +27,8 @@ import numpy as np
 from taglio.error.tasks.task import TASKS, TOP1, Task, names_task, parse_task, task_text
 from taglio.errors import BadData, BadOption, with_kind
 
-RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE = "relative-l2", "l2-per-size", "sqnr", "cosine"
-SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
+RELATIVE_L2, SQNR, COSINE = "relative-l2", "sqnr", "cosine"
+SMOOTH = (RELATIVE_L2, SQNR, COSINE)
 # What limits a metric: the worst value where smaller is better, the worst where larger is, or the largest loss.
 Argument = Literal["max_error", "min_score", "max_drop"]
 ARGUMENTS: tuple[Argument, ...] = ("max_error", "min_score", "max_drop")
@@ -80,7 +79,7 @@ class Metric:
     def loss(self, value: float) -> float:
         """Loss of a value in the metric's unit."""
         match self.name:
-            case "relative-l2" | "l2-per-size":
+            case "relative-l2":
                 return value
             case "sqnr":
                 return float(10.0 ** (-value / 20.0))
@@ -94,7 +93,7 @@ class Metric:
     def value(self, loss: float) -> float:
         """The value in the metric's unit that corresponds to `loss`."""
         match self.name:
-            case "relative-l2" | "l2-per-size":
+            case "relative-l2":
                 return loss
             case "sqnr":
                 return -20.0 * log10(loss) if loss > 0.0 else inf
@@ -121,8 +120,6 @@ class Metric:
         match self.name:
             case "relative-l2":
                 return "error, %", 100.0
-            case "l2-per-size":
-                return f"{self.name}, root mean square", 1.0
             case "sqnr":
                 return "noise ÷ signal, %", 100.0
             case "cosine":

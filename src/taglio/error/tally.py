@@ -11,7 +11,7 @@ import numpy as np
 from taglio.error.compared import as_array, comparable, resized, unequal, union
 from taglio.error.information import Watch
 from taglio.error.judge import Judge, TaskJudge, fewest_samples, judge_of
-from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, Bound, Metric
+from taglio.error.loss import COSINE, RELATIVE, Bound, Metric
 from taglio.error.parts import OutputParts, whole
 from taglio.error.upper_end import mean_end
 
@@ -90,7 +90,6 @@ class Tally:
         count = len(self._parts.parts)
         # By sample, each [parts]: ‖ŷ − y‖², ‖y‖², y · (ŷ − y); if not float, the numbers of unequal and of all values.
         self._rows: list[np.ndarray] = []
-        self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
         self._evidence: list[list[Any]] = [[] for _ in measure.judges]
         self._loss_per_part: np.ndarray | None = None
@@ -114,7 +113,6 @@ class Tally:
                 with np.errstate(all="ignore"):
                     difference = b - a
                     row[:, index] = np.dot(difference, difference), a @ a, a @ difference
-                self._sizes[index] = a.size
                 if self._watches:
                     self._watches[index].add(a, b)
         for kept, judge in zip(self._evidence, self._measure.judges, strict=True):
@@ -147,13 +145,9 @@ class Tally:
         return ~self._exact if not self._exact.all() else np.ones(len(self._exact), bool)
 
     def l2(self) -> np.ndarray:
-        """The error per part that the noise model is fitted to: relative L2, or l2-per-size if that is the metric."""
-        return self._l2(self._metric)
-
-    def _l2(self, metric: Metric) -> np.ndarray:
-        """Error per part: 0 for parts that do not count, infinite if float is zero on all samples and the changed
-        output is not."""
-        sums, samples = self._sums(), len(self._rows)
+        """Relative L2 per part, which the noise model is fitted to: 0 for parts that do not count, infinite if float is
+        zero on all samples and the changed output is not."""
+        sums = self._sums()
         errors = np.zeros(len(self._parts.parts))
         for index in np.flatnonzero(self.counted):
             difference, reference, _ = sums[:, index]
@@ -163,8 +157,6 @@ class Tally:
                 errors[index] = inf
             elif self._exact[index]:
                 errors[index] = difference / reference
-            elif metric.name == L2_PER_SIZE:
-                errors[index] = sqrt(difference / samples) / self._sizes[index]
             else:
                 errors[index] = sqrt(difference / reference) if reference > 0.0 else inf
         return errors
@@ -183,7 +175,7 @@ class Tally:
     def _losses(self, metric: Metric, judge: Judge | None, evidence: Sequence[Any]) -> np.ndarray:
         if judge is not None:
             return np.full(len(self._parts.parts), metric.loss(judge.value(evidence)))
-        l2 = self._l2(metric)
+        l2 = self.l2()
         if metric.name == COSINE:
             sums = self._sums()
             angles = [_angle(of_part, l2_of_part) for of_part, l2_of_part in zip(sums.T, l2, strict=True)]
@@ -244,7 +236,7 @@ class Tally:
         if not isfinite(difference):
             return "is NaN or infinite"
         if reference == 0.0 and difference > 0.0:
-            return "" if self._metric.name == L2_PER_SIZE else "is not 0, as it is in float for every input"
+            return "is not 0, as it is in float for every input"
         return self._watches[index].lost(ordered=self._parts.parts[index].output not in self._parts.ranked)
 
     def unchanged(self) -> dict[str, float]:
@@ -266,7 +258,7 @@ class Tally:
         tally._rows = [self._rows[row] for row in rows]
         evidence = (self._evidence[0], *(kept for _, kept in usable))
         tally._evidence = [[kept[row] for row in rows] if kept else [] for kept in evidence]
-        tally._sizes, tally._exact, tally._watches = self._sizes, self._exact, self._watches
+        tally._exact, tally._watches = self._exact, self._watches
         return tally
 
     def measure_on(self, rows: Sequence[int]) -> Measure:
@@ -309,9 +301,7 @@ class Tally:
         """Squared losses and their weights, [samples, parts], and which parts' losses are roots, bool [parts]. The
         weighted mean is the squared loss of all samples where the loss is a root, else the loss itself."""
         rows = np.array(self._rows)
-        squares, references = rows[:, 0].copy(), rows[:, 1].copy()
-        if self._metric.name == L2_PER_SIZE:
-            references[:, ~self._exact] = (self._sizes**2)[~self._exact]
+        squares, references = rows[:, 0].copy(), rows[:, 1]
         if self._metric.name == COSINE:
             for index in np.flatnonzero(~self._exact):
                 angles = [_angle(row[:, index], isfinite(row[0, index])) for row in rows]
