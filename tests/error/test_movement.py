@@ -159,12 +159,16 @@ def test_a_cache_is_parted_at_every_length_of_the_data() -> None:
     assert_each_value_once(parts, 0, (1, 9, 3))  # a length that was not seen is one part
 
 
-def test_rows_chosen_by_scores_are_ranked(tmp_path: Path) -> None:
+def test_rows_chosen_by_scores_are_ranked_also_behind_movement(tmp_path: Path) -> None:
+    """Not the scores themselves, a sum of the rows, or rows at places that no score decides."""
     g = Sketch()
-    scores = g.op("Sigmoid", g.op("Mul", g.input("x", 1, 60), g.constant(np.array(12.0))))
-    best = g.rename(g.op("TopK", scores, g.constant(np.array([60])), outputs=2), "best")
-    rows = g.rename(g.op("Gather", scores, "topk2_out1", axis=1), "rows")
-    model = loaded(g.model(best, rows), tmp_path)
-    parts = find_parts(model, [{"x": g.rng.normal(-1, 1, (1, 60)).astype(np.float32)} for _ in range(4)])
-    assert parts.names == ("best", "rows")
-    assert parts.ranked == {1}
+    boxes, scores = g.input("boxes", 1, 20, 4), g.op("Sigmoid", g.input("scores", 1, 20))
+    best = g.op("TopK", scores, g.constant(np.array([5])), outputs=2)
+    index = g.op("Tile", g.op("Unsqueeze", f"{best}1", g.constant(np.array([2]))), g.constant(np.array([1, 1, 4])))
+    rows = g.op("GatherElements", boxes, index, axis=1)
+    chosen = g.op("Concat", g.op("Sigmoid", rows), g.op("Unsqueeze", best, g.constant(np.array([2]))), axis=2)
+    fixed = g.op("Gather", boxes, g.constant(np.array([3, 1])), axis=1)
+    model = loaded(g.model(chosen, best, g.op("ReduceSum", rows), fixed), tmp_path)
+    draws = [{"boxes": g.rng.normal(0, 1, (1, 20, 4)), "scores": g.rng.normal(0, 1, (1, 20))} for _ in range(4)]
+    samples = [{name: value.astype(np.float32) for name, value in draw.items()} for draw in draws]
+    assert find_parts(model, samples).ranked == {0}
