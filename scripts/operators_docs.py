@@ -32,9 +32,9 @@ FORMS: tuple[Precision, ...] = (
     FLOAT32,
     BFLOAT16,
     *precisions(DEFAULT_SCHEME)[1:],
-    UNCALIBRATED["dyn"],
-    UNCALIBRATED["w8"],
-    UNCALIBRATED["w4"],
+    UNCALIBRATED["int8-dynamic"],
+    UNCALIBRATED["int8-weights"],
+    UNCALIBRATED["int4-weights"],
 )
 HEAD = f"""# Supported operators and forms
 

@@ -18,9 +18,9 @@ WIDE = [INT8]
         ([FLOAT32, BFLOAT16], ()),
         ([INT8, INT8, ANCHOR], ("int8", "int8-anchor")),
         (precisions(DEFAULT_SCHEME.narrow), ()),
-        (precisions(parse_scheme("u8s8-asym-pc-dyn")), ("int8", "int8-anchor", "int8-dynamic")),
-        (precisions(parse_scheme("u8s8-asym-pc-rr-dyn")), ()),
-        ([UNCALIBRATED["w8"], UNCALIBRATED["w4"]], ()),
+        (precisions(parse_scheme("u8s8-asym-pc+int8-dynamic")), ("int8", "int8-anchor", "int8-dynamic")),
+        (precisions(parse_scheme("u8s8-asym-pc-rr+int8-dynamic")), ()),
+        ([UNCALIBRATED["int8-weights"], UNCALIBRATED["int4-weights"]], ()),
     ],
 )
 def test_forms_with_weights_of_8_bits_need_wide_sums(forms: list[Precision], wide: tuple[str, ...]) -> None:

@@ -61,8 +61,8 @@ def test_weights_that_several_blocks_read_are_held_once(tmp_path: Path) -> None:
     for _ in range(8):
         x = g.op("Tanh", g.op("Gemm", x, matrix, g.constant(g.rng.normal(0, 0.1, 160)), transB=1))
     case = tiny(g.model(g.rename(x, "y")), tmp_path)
-    narrow = uncalibrated_forms(reduced_range=True)["dyn"]
-    forms = (*precisions(replace(DEFAULT_SCHEME, uncalibrated=("w8",))), narrow)
+    narrow = uncalibrated_forms(reduced_range=True)["int8-dynamic"]
+    forms = (*precisions(replace(DEFAULT_SCHEME, uncalibrated=("int8-weights",))), narrow)
     switches = [FormSwitch(b.name, p) for b in case.graph.blocks for p in forms[1:] if p.fits(b)]
     proto = switchable_graph(case.graph, case.builder, switches)
     assert proto.ByteSize() < 24 * 160 * 160  # of 58 with a copy for each of 8 steps

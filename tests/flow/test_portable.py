@@ -103,8 +103,10 @@ def test_a_plan_that_is_not_portable_says_where_it_is_not_safe(tmp_path: Path) -
 def test_a_scheme_that_is_not_portable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadOption, match=r"excludes `scheme` qdq-u8s8-asym-pc, .* use qdq-u8s8-asym-pc-rr"):
         optimized(monkeypatch, VNNI, portable=True, scheme="qdq-u8s8-asym-pc")
-    with pytest.raises(BadOption, match="`portable` excludes bfloat16, which `scheme` qdq-u8s8-asym-pc-rr-bf16 names"):
-        optimized(monkeypatch, VNNI, portable=True, scheme="qdq-u8s8-asym-pc-rr-bf16")
+    with pytest.raises(
+        BadOption, match=r"`portable` excludes bfloat16, which `scheme` qdq-u8s8-asym-pc-rr\+bfloat16 names"
+    ):
+        optimized(monkeypatch, VNNI, portable=True, scheme="qdq-u8s8-asym-pc-rr+bfloat16")
 
 
 def test_no_block_of_a_portable_plan_computes_in_bfloat16() -> None:

@@ -29,7 +29,7 @@ def prepared(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph, Ranges
 
 
 def in_int8(model: Model, graph: Graph, ranges: Ranges, names: list[str]) -> onnx.ModelProto:
-    precision = Precision("int8", DEFAULT_SCHEME, "whole")
+    precision = Precision("int8", DEFAULT_SCHEME)
     return QdqBuilder(model, graph, ranges).build(dict.fromkeys(names, precision))
 
 

@@ -97,7 +97,7 @@ def test_openvino_computes_every_convolution_in_int8(tmp_path: Path) -> None:
     model, scheme = loaded(stage(), tmp_path), exact()
     graph = graphs.build(model)
     builder = QdqBuilder(model, graph, calibrate(model, feeds(model, 2)))
-    whole = Precision("int8", scheme, "whole")
+    whole = Precision("int8", scheme)
     onnx.save(builder.build({block.name: whole for block in graph.candidates()}), tmp_path / "int8.onnx")
     compiled = openvino.Core().compile_model(tmp_path / "int8.onnx", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     infos = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]

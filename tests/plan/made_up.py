@@ -22,7 +22,7 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 
-CHOICES = precisions(replace(DEFAULT_SCHEME, uncalibrated=("w8", "dyn", "w4")))
+CHOICES = precisions(replace(DEFAULT_SCHEME, uncalibrated=("int8-weights", "int8-dynamic", "int4-weights")))
 FLOAT, INT8, ANCHOR, *UNCALIBRATED = CHOICES
 # The forms that read int8, by name; those without calibration read float.
 READ_INT8 = ("int8", "int8-anchor")

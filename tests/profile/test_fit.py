@@ -34,7 +34,7 @@ class Imagined:
         for block in graph.blocks:
             base_us = 0.0 if block.movement else self.random.uniform(20.0, 400.0)
             for form in (form for form in CHOICES if form.fits(block)):
-                ratio = {"float": 1.0, "whole": 0.5, "anchor": 0.8}[form.form]
+                ratio = {"float32": 1.0, "int8": 0.5, "int8-anchor": 0.8}[form.name]
                 blocks_us[block.name, form.name] = base_us * ratio * self.random.uniform(0.7, 1.3)
         sizes = {tensor.name: tensor.elements * 1e-3 for tensor in graph.tensors}
         glue_us = {

@@ -55,7 +55,7 @@ def test_the_switchable_graph_rounds_what_openvino_rounds(make: Callable[[], onn
     path, feed = tmp_path / "built.onnx", dict(data.samples[0])
     onnx.save(builder.build(low), path)
     (built,) = opener("openvino")(path, SessionOptions(1, runtime="openvino")).run(["y"], feed)
-    switchable = Switchable(graph, builder, (Precision("int8", SCHEME, "whole"), BFLOAT16), ONE_THREAD)
+    switchable = Switchable(graph, builder, (Precision("int8", SCHEME), BFLOAT16), ONE_THREAD)
     (imitated,) = switchable.run(low, feed)
     (exact,) = open_session(model.proto, ONE_THREAD).run(["y"], feed)
     # What a model returns is not rounded where the last block writes it.

@@ -48,7 +48,7 @@ def check(proto: onnx.ModelProto, folder: Path, *, every: bool) -> None:
     work = Model(saved(proto, folder), {"x": data}, threads=1).in_place(NAME)
     blocks = [block.name for block in work.graph.candidates() if not block.movement]
     chosen = blocks if every else blocks[-1:]
-    built = work.builder(exact()).build(dict.fromkeys(chosen, Precision("int8", exact(), "whole")))
+    built = work.builder(exact()).build(dict.fromkeys(chosen, Precision("int8", exact())))
     path, feed = folder / "built.onnx", {"x": data[:1]}
     onnx.save(built, path)
     answers = open_openvino(path, SessionOptions(1, runtime=NAME)).run(work.outputs, feed)
@@ -66,7 +66,7 @@ def test_parts_for_several_devices_are_kept_apart_where_openvino_runs_them(tmp_p
     """The first convolution is OpenVINO's, and what it writes travels as int8."""
     data = np.random.default_rng(0).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
     work = Model(saved(with_grid("height", "Conv"), tmp_path), {"x": data}, threads=1)
-    int8 = Precision("int8", exact(), "whole")
+    int8 = Precision("int8", exact())
     *_, last = convolutions = [block.name for block in work.graph.candidates() if not block.movement]
     devices = {block.name: "camera" if block.name == last else "server" for block in work.graph.blocks}
     crossing = Crossing(work.graph.block(convolutions[0]).outputs[0], "server", "camera", "int8", 0.0, 0.0)
@@ -90,7 +90,7 @@ def test_a_negative_factor_leaves_the_range_as_it_is(kind: str, tmp_path: Path) 
 
 def test_nothing_is_added_where_all_sizes_are_known(tmp_path: Path) -> None:
     work = Model(saved(with_grid(8, "Conv"), tmp_path), {"x": np.ones((2, 3, 8, 8), np.float32)}, threads=1)
-    whole = dict.fromkeys((block.name for block in work.graph.candidates()), Precision("int8", exact(), "whole"))
+    whole = dict.fromkeys((block.name for block in work.graph.candidates()), Precision("int8", exact()))
     built = work.in_place(NAME).builder(exact()).build(whole)
     assert "LeakyRelu" not in {node.op_type for node in built.graph.node}
 

@@ -87,7 +87,7 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bench]:
 
 
 def forms(scheme: Scheme) -> tuple[Precision, Precision]:
-    return Precision(f"whole {scheme}", scheme, "whole"), Precision(f"anchor {scheme}", scheme, "anchor")
+    return Precision("int8", scheme), Precision("int8-anchor", scheme)
 
 
 def whole(graph: Graph, scheme: Scheme) -> dict[str, Precision]:

@@ -31,7 +31,7 @@ from tests.processor import SATURATES, needs_wide_sums
 SCHEME = Scheme()
 Network = tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]]
 FORMS = {name: form for name, form in uncalibrated_forms(SATURATES).items() if form != BFLOAT16}
-DYNAMIC = FORMS["dyn"]
+DYNAMIC = FORMS["int8-dynamic"]
 
 
 def mixed() -> onnx.ModelProto:
@@ -58,20 +58,20 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
 
 def test_blocks_with_a_constant_matrix_have_the_form(network: Network) -> None:
     _, graph, builder, _ = network
-    fitting = [block.kind for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
+    fitting = [block.kind for block in graph.blocks if UNCALIBRATED["int8-weights"].fits(block)]
     assert fitting == ["MatMul+Relu", "Gemm", "Gemm"]
     small = graph.blocks[-1].name
     with pytest.raises(CannotQuantize, match="no int8-weights form: it has no constant matrix"):
-        builder.build({small: UNCALIBRATED["w8"]})
+        builder.build({small: UNCALIBRATED["int8-weights"]})
 
 
-@pytest.mark.parametrize(("name", "most"), [("w8", 0.025), ("dyn", 0.05), ("w4", 0.4)])
+@pytest.mark.parametrize(("name", "most"), [("int8-weights", 0.025), ("int8-dynamic", 0.05), ("int4-weights", 0.4)])
 def test_both_runtimes_answer_like_float(network: Network, name: Uncalibrated, most: float, tmp_path: Path) -> None:
     model, graph, builder, feed = network
     form = FORMS[name]
     built = builder.build({block.name: form for block in graph.blocks if form.fits(block)})
     onnx.checker.check_model(built)
-    operator = "DynamicQuantizeMatMul" if name == "dyn" else "MatMulNBits"
+    operator = "DynamicQuantizeMatMul" if name == "int8-dynamic" else "MatMulNBits"
     assert [node.op_type for node in built.graph.node].count(operator) == 3
     assert built.ByteSize() < 0.6 * model.proto.ByteSize()
     path = tmp_path / "built.onnx"
@@ -84,9 +84,9 @@ def test_both_runtimes_answer_like_float(network: Network, name: Uncalibrated, m
 
 def test_the_switchable_graph_is_every_built_mix(network: Network) -> None:
     _, graph, builder, feed = network
-    forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
+    forms = (Precision("int8", SCHEME), *FORMS.values())
     switchable = Switchable(graph, builder, forms, ONE_THREAD)
-    blocks = [block for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
+    blocks = [block for block in graph.blocks if UNCALIBRATED["int8-weights"].fits(block)]
     for chosen in product((None, *forms), repeat=len(blocks)):
         mix = {block.name: form for block, form in zip(blocks, chosen, strict=True) if form is not None}
         (built,) = open_session(builder.build(mix), ONE_THREAD).run(None, feed)
@@ -154,9 +154,9 @@ def with_lstm(kind: Recurrent, folder: Path) -> Network:
 def test_an_lstm_answers_like_float(kind: Recurrent, reduced_range: bool, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
     (lstm,) = (block for block in graph.blocks if block.kind == "LSTM")
-    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn", "bf16"]
+    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["int8-dynamic", "bfloat16"]
     assert not lstm.quantizable
-    built = builder.build({lstm.name: uncalibrated_forms(reduced_range)["dyn"]})
+    built = builder.build({lstm.name: uncalibrated_forms(reduced_range)["int8-dynamic"]})
     assert [node.op_type for node in built.graph.node].count("DynamicQuantizeLSTM") == 1
     assert built.ByteSize() < 0.5 * model.proto.ByteSize()
     path = tmp_path / "built.onnx"
@@ -171,7 +171,7 @@ def test_an_lstm_answers_like_float(kind: Recurrent, reduced_range: bool, tmp_pa
 @pytest.mark.parametrize("kind", [VARIANTS[0], VARIANTS[-1]])
 def test_the_switchable_graph_is_every_mix_with_an_lstm(kind: Recurrent, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
-    forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
+    forms = (Precision("int8", SCHEME), *FORMS.values())
     switchable = Switchable(graph, builder, forms, ONE_THREAD)
     lstm, product_block = graph.blocks[1:]
     assert [switch.precision.name for switch in switchable.switches if switch.block == lstm.name] == ["int8-dynamic"]
@@ -186,9 +186,9 @@ def test_the_switchable_graph_is_every_mix_with_an_lstm(kind: Recurrent, tmp_pat
 def test_an_lstm_without_the_kernel_stays_float(kind: Recurrent, tmp_path: Path) -> None:
     _, graph, builder, _ = with_lstm(kind, tmp_path)
     lstm = graph.blocks[1]
-    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["bf16"]
+    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["bfloat16"]
     with pytest.raises(CannotQuantize, match="no int8-dynamic form: ONNX Runtime has no int8 LSTM"):
-        builder.build({lstm.name: UNCALIBRATED["dyn"]})
+        builder.build({lstm.name: UNCALIBRATED["int8-dynamic"]})
 
 
 def test_an_lstm_that_keeps_its_state_stays_float(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_pins_know_that_an_lstm_has_one_form(tmp_path: Path) -> None:
 
 
 def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:
-    wide = parse_scheme("qdq-u8s8-asym-pc-w8-dyn-w4")
+    wide = parse_scheme("qdq-u8s8-asym-pc+int8-weights+int8-dynamic+int4-weights")
     assert wide.may_saturate and not wide.narrow.may_saturate
-    assert str(wide.narrow) == "qdq-u8s8-asym-pc-rr-w8-dyn-w4"
+    assert str(wide.narrow) == "qdq-u8s8-asym-pc-rr+int8-weights+int8-dynamic+int4-weights"
     assert parse_scheme(str(wide.narrow)) == wide.narrow
     dynamic = precisions(wide.narrow)[4]
     assert dynamic.name == "int8-dynamic" and not dynamic.may_saturate
@@ -228,7 +228,9 @@ def test_int8_dynamic_has_weights_that_fit_the_processor(network: Network, satur
     assert int(np.abs(lstm.values.astype(int)).max()) == largest and lstm.scale.shape == (2, 160)
 
 
-@pytest.mark.parametrize(("bits", "level", "form"), [(4, None, "w4"), (4, 0, "w4"), (8, 1, "w8"), (4, 4, "")])
+@pytest.mark.parametrize(
+    ("bits", "level", "form"), [(4, None, "int4-weights"), (4, 0, "int4-weights"), (8, 1, "int8-weights"), (4, 4, "")]
+)
 def test_a_blockwise_product_of_the_source_has_the_form_that_multiplies_in_int8(
     bits: int, level: int | None, form: str, tmp_path: Path
 ) -> None:
@@ -242,7 +244,7 @@ def test_a_blockwise_product_of_the_source_has_the_form_that_multiplies_in_int8(
     model = loaded(parsed(text, {"stored": stored, "scales": scales}), tmp_path)
     blocks = graphs.build(model)
     (block,) = blocks.blocks
-    assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == [*filter(None, [form]), "bf16"]
+    assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == [*filter(None, [form]), "bfloat16"]
     if not form:
         return
     built = QdqBuilder(model, blocks).build({"product": UNCALIBRATED[form]})  # type: ignore[index]

@@ -47,7 +47,7 @@ def test_a_split_hard_swish_is_fused_and_keeps_its_name(tmp_path: Path, marked: 
 def test_openvino_computes_an_int8_convolution_and_its_activation_in_one_kernel(tmp_path: Path) -> None:
     work = Model(saved(silu(), tmp_path), {"x": np.random.default_rng(0).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)})
     scheme = exact()
-    whole = dict.fromkeys((block.name for block in work.graph.candidates()), Precision("int8", scheme, "whole"))
+    whole = dict.fromkeys((block.name for block in work.graph.candidates()), Precision("int8", scheme))
     kinds = {}
     for place in (ONNX_RUNTIME, NAME):
         path = tmp_path / f"{place}.onnx"

@@ -14,7 +14,7 @@ from taglio.search.finalists import finalists, on_one_scale
 from taglio.search.ledger import Entry, Key, Ledger, Measurement, Places
 
 ORT = "onnxruntime"
-INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
+INT8 = Precision("int8", DEFAULT_SCHEME)
 
 
 def tried(

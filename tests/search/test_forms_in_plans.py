@@ -54,8 +54,8 @@ def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
         assert row.score_s == pytest.approx(row.float_s - saved_s)
         better = any(seconds[other] < seconds[name] and errors[other] < errors[name] for other in rows)
         assert row.kept == (row.score_s <= 0.98 * row.float_s and not better)
-    shorts = [short for short, name in zip(("w8", "dyn", "w4"), names, strict=True) if rows[name].kept]
-    assert result.scheme.uncalibrated == tuple(shorts)
+    kept = [name for name in names if rows[name].kept]
+    assert result.scheme.uncalibrated == tuple(kept)
 
 
 def recurrent(folder: Path, units: int = 64) -> tuple[Path, Path]:
@@ -79,19 +79,24 @@ def test_a_network_of_an_lstm_alone_races_int8_dynamic(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("gain_confirmed")
 def test_a_plan_may_compute_an_lstm_in_int8(tmp_path: Path) -> None:
     model, data = recurrent(tmp_path, 256)
-    options: dict[str, Any] = {"scheme": f"{exact()}-dyn", "effort": 0.02, "threads": 1, "runtime": "onnxruntime"}
+    options: dict[str, Any] = {
+        "scheme": f"{exact()}+int8-dynamic",
+        "effort": 0.02,
+        "threads": 1,
+        "runtime": "onnxruntime",
+    }
     result = gaining(lambda: taglio.optimize(model, data, max_error=0.03, **options))
     kinds = [node.op_type for node in result.model.graph.node]
     assert kinds == ["DynamicQuantizeLSTM"] and result.table is not None and result.table.plan.holds(0.03)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("make", "form"), [(products, "w8"), (recurrent, "dyn")])
+@pytest.mark.parametrize(("make", "form"), [(products, "int8-weights"), (recurrent, "int8-dynamic")])
 def test_profile_and_error_model_know_the_form(
     make: Callable[[Path], tuple[Path, Path]], form: Uncalibrated, tmp_path: Path
 ) -> None:
     work = Model(*make(tmp_path), threads=1, runtime="onnxruntime").settled(exact())
-    scheme = parse_scheme(f"{exact()}-{form}")
+    scheme = parse_scheme(f"{exact()}+{form}")
     known = profile_as(work.at(0.02), scheme)
     times = known.block_times()
     assert all((block.name, FORMS[form].name) in times for block in work.graph.blocks)

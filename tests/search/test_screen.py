@@ -134,7 +134,7 @@ def test_a_form_that_keeps_the_limit_counts_where_a_faster_one_does_not(monkeypa
     raced(monkeypatch, {INT8_RUN: 0.3, "int8-weights": 0.6}, {})
     result = screen(work, None, 0.02, Metric())
     assert (result.planned, result.why) == ((ORT,), None)
-    assert "w8" in result.scheme.uncalibrated
+    assert "int8-weights" in result.scheme.uncalibrated
 
 
 @pytest.mark.skipif(bool(bfloat16_refusal()), reason=bfloat16_refusal())
@@ -145,7 +145,7 @@ def test_bfloat16_that_is_faster_is_planned_with_whatever_the_error_of_all_block
     work = Model(tiny.model, tiny.data, threads=1, runtime=OPENVINO).at(LITTLE)
     raced(monkeypatch, {INT8_RUN: 0.6, "bfloat16": 0.7}, {INT8_RUN: 0.6, "bfloat16": 0.5})
     result = screen(work, None, 0.01, Metric(), is_forced=True)
-    assert "bf16" in result.scheme.uncalibrated
+    assert "bfloat16" in result.scheme.uncalibrated
     (profile,) = profiles(result.work, result.planned, result.scheme).values()
     assert sum(run.mixed for run in profile.runs) == MOST_MIXES
 

@@ -13,7 +13,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import NAME
 from tests.plan.made_up import Sketch, choosers, edges, error_of, origins, profile_of
 
-SCHEME = replace(DEFAULT_SCHEME, uncalibrated=("w8",))
+SCHEME = replace(DEFAULT_SCHEME, uncalibrated=("int8-weights",))
 FORMS = precisions(SCHEME, NAME)
 # A block's seconds in another form over those in float, and its error alone over that in int8.
 _SHARE = {"int8": 0.5, "int8-anchor": 0.6, "int8-weights": 0.85}

@@ -40,7 +40,7 @@ def static_forms() -> tuple[OnnxForm, ...]:
 
 def forms() -> tuple[OnnxForm, ...]:
     """Every ONNX form, float32 first."""
-    wide = Scheme(uncalibrated=("dyn",))
+    wide = Scheme(uncalibrated=("int8-dynamic",))
     dynamic, narrow = OnnxForm("int8-dynamic", "dynamic", wide), OnnxForm("int8-dynamic-rr", "dynamic", wide.narrow)
     return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, narrow, *static_forms())
 

@@ -96,5 +96,5 @@ def _build(source: OnnxSource, builder: QdqBuilder, form: OnnxForm) -> tuple[onn
         return builder.build(dict.fromkeys(names, uncalibrated)), ""
     if not (candidates := [block.name for block in graph.candidates()]):
         raise CannotQuantize("no block has an int8 form")
-    precision = Precision("int8", scheme, "whole")
+    precision = Precision("int8", scheme)
     return builder.build(effective(graph, dict.fromkeys(candidates, precision), precision)), ""

@@ -51,7 +51,9 @@ def producers(graph: Graph) -> dict[str, str | None]:
 def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
     """The columns of `graph` under `precisions`, for all blocks that have a choice."""
     blocks = {block.name: block for block in graph.choices() if not block.movement}
-    own = [(name, p.name) for name, block in blocks.items() for p in precisions if p.form != "float" and p.fits(block)]
+    own = [
+        (name, p.name) for name, block in blocks.items() for p in precisions if p.name != "float32" and p.fits(block)
+    ]
     able = {name for name, block in blocks.items() if block.quantizable}
     edge = dict.fromkeys((flow.name, reader) for flow in graph.flows for _, reader in flow.readers if reader in able)
     return Design(tuple(own), tuple(edge), producers(graph))

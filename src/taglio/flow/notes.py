@@ -69,7 +69,7 @@ def _left_out(work: Work, screened: Screened) -> tuple[Note, ...]:
 def _of_rows(work: Work, plan: Plan) -> tuple[Note, ...]:
     """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and batches may have any size."""
     is_open = any(spec.shape and not isinstance(spec.shape[0], int) for spec in work.inputs)
-    if not is_open or not any(form.form == "dynamic" for form in plan.assignment().values()):
+    if not is_open or not any(form.name == "int8-dynamic" for form in plan.assignment().values()):
         return ()
     text = "int8-dynamic has one scale for all rows of a batch: the error holds for batches like those of the data"
     return (Note(Kind.SHARED_SCALE, text),)

@@ -240,7 +240,7 @@ def _search(
 def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
     """A note if int8 sums may saturate on devices of a plan whose errors were measured where they do not."""
     form = {precision.name: precision for precision in plan.precisions}
-    in_int8 = [block for block in plan.placements if form[block.precision].form != "float"]
+    in_int8 = [block for block in plan.placements if form[block.precision].name != "float32"]
     computing = {placement.device for placement in in_int8}
     devices = sorted(name for name in computing if profiles[name].conditions.machine.lacks_vnni)
     if not devices or not plan.scheme.may_saturate:

@@ -18,7 +18,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.processor import instructions, sums_saturate
 
-METHODS = ("static", "float16", *dict.fromkeys(form.name for form in UNCALIBRATED.values() if form != BFLOAT16))
+METHODS = ("static", "float16", *(name for name in UNCALIBRATED if name != BFLOAT16.name))
 _MEASURED = 16
 
 
@@ -42,8 +42,8 @@ def quantize(
     static = parse_scheme(scheme) if scheme else default_scheme(saturates)
     if method == "static":
         work = work.settled(static)
-    int8 = Precision("int8", static, "whole")
-    form = next((form for form in uncalibrated_forms(saturates).values() if form.name == method), int8)
+    int8 = Precision("int8", static)
+    form = next((form for name, form in uncalibrated_forms(saturates).items() if name == method), int8)
     candidates = tuple(block.name for block in work.graph.blocks if form.fits(block))
     if not candidates:
         raise BadOption(f"{work.name}: no block can be {form.name}{work.graph.refusal(form.misfit)}")

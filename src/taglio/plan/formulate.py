@@ -42,7 +42,7 @@ class Formulation:
         chosen = {}
         for block, forms in self.forms.items():
             form = max(forms, key=lambda form: forms[form].at(values))
-            if form.form != "float":
+            if form.name != "float32":
                 chosen[block] = form
         return chosen
 
@@ -93,7 +93,7 @@ def _forms(
     """By block, in graph order, the forms that it may have. Movement that carries a flow is float or int8 as the flow
     is written."""
     forms: dict[str, dict[Precision, Linear]] = {}
-    plain = next(precision for precision in precisions if precision.form == "float")
+    plain = next(precision for precision in precisions if precision.name == "float32")
     whole = int8_of(precisions)
     tensors = graph.tensor_map()
     for block in graph.blocks:
@@ -113,10 +113,10 @@ def _forms(
 
 def _may(block: Block, precision: Precision, limits: Limits) -> bool:
     """Whether a block that carries no flow may have a form."""
-    if not precision.fits(block) or (block.movement and precision.form != "float"):
+    if not precision.fits(block) or (block.movement and precision.name != "float32"):
         return False
     if block.name in limits.float_blocks:
-        return precision.form == "float"
+        return precision.name == "float32"
     return block.name not in limits.int8_blocks or precision.scheme is not None
 
 
@@ -209,6 +209,6 @@ def _forbid_surrounded(
         producers = dict.fromkeys(tensors[name].producer for name in block.inputs)
         around = [writes[producer] if producer else ZERO for producer in producers]
         around += [reads[reader] for reader in dict.fromkeys(graph.readers[block.name])]
-        stays_float = _sum_of(forms[block.name], lambda form: form.form == "float")
+        stays_float = _sum_of(forms[block.name], lambda form: form.name == "float32")
         if not any(neighbour.is_zero for neighbour in around):
             program.at_most(total([stays_float, *around]), Linear(float(len(around))))

@@ -199,7 +199,7 @@ def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, As
     """Assignments with every candidate in int8 and, if any has that form, with anchors alone in int8; and one for each
     form without calibration, with the other blocks in float."""
     int8 = int8_of(choices)
-    anchor = next((choice for choice in choices if choice.form == "anchor"), None)
+    anchor = next((choice for choice in choices if choice.name == "int8-anchor"), None)
     candidates = graph.candidates()
     assignment_of: dict[str, Assignment] = {"int8": {block.name: int8 for block in candidates}}
     if anchor is not None and any(anchor.fits(block) for block in candidates):

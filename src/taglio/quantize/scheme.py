@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from taglio.errors import BadOption
 
-Uncalibrated = Literal["w8", "dyn", "w4", "bf16"]
+Uncalibrated = Literal["int8-weights", "int8-dynamic", "int4-weights", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,7 @@ class Scheme:
     `reduced_range` gives weights 7 bits, also those of int8-dynamic, for processors without VNNI: their 16-bit sums of
     u8×s8 products saturate, and so do those of s8×s8, which ONNX Runtime computes as u8×s8.
 
-    `uncalibrated` are the forms beside static int8 that plans may use (quantize/uncalibrated.py): `w8` is int8-weights,
-    `dyn` int8-dynamic, `w4` int4-weights, `bf16` bfloat16.
+    `uncalibrated` are the forms beside static int8 that plans may use (quantize/uncalibrated.py).
     """
 
     signed: bool = False
@@ -27,7 +26,8 @@ class Scheme:
     uncalibrated: tuple[Uncalibrated, ...] = ()
 
     def __str__(self) -> str:
-        return "-".join([*_STATIC[self.signed], *(["rr"] if self.reduced_range else []), *self.uncalibrated])
+        static = "-".join([*_STATIC[self.signed], *(["rr"] if self.reduced_range else [])])
+        return "+".join([static, *self.uncalibrated])
 
     @property
     def may_saturate(self) -> bool:
@@ -47,8 +47,9 @@ DEFAULT_SCHEME = Scheme()
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-asym-pc-rr`. Raises BadOption."""
-    tokens = re.split(r"[-:,]", text.strip().lower())
+    """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-asym-pc-rr+int8-dynamic`. Raises BadOption."""
+    static, *forms = text.strip().lower().split("+")
+    tokens = [*re.split(r"[-:,]", static), *forms]
     signed = "s8s8" in tokens
     uncalibrated: tuple[Uncalibrated, ...] = get_args(Uncalibrated)
     known = (*_STATIC[signed], "rr", *uncalibrated)

@@ -36,7 +36,7 @@ def transposed(node: onnx.NodeProto) -> bool:
 
 def quantize_matrix(matrix: np.ndarray, precision: Precision) -> QuantizedWeight:
     """`matrix` [rows, columns] as the operator of `precision` stores it; for an LSTM [directions, rows, columns]."""
-    if precision.form == "dynamic":
+    if precision.name == "int8-dynamic":
         return _columns(matrix, 64 if precision.reduced_range else 127)
     return _blocks(matrix, precision.weight_bits)
 
@@ -82,7 +82,7 @@ def emit_product(
     (output,) = node.output
     added = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else ""
     inputs, outputs = [node.input[0], stored, scales], [f"{output}/product" if added else output]
-    if precision.form == "dynamic":
+    if precision.name == "int8-dynamic":
         inputs.append(emitter.constant(f"{matrix}/zero_point-{suffix}", weight.zero_point))
         product = helper.make_node("DynamicQuantizeMatMul", inputs, outputs, name=node.name, domain=MICROSOFT)
     else:

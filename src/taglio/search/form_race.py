@@ -101,7 +101,7 @@ class FormRaces:
         forms = uncalibrated_forms(scheme.reduced_range)
         self.uncalibrated = forms if wanted is None else {name: forms[name] for name in wanted.uncalibrated}
         if wanted is None and (work.setup.portable or bfloat16_refusal()):
-            del self.uncalibrated["bf16"]
+            del self.uncalibrated["bfloat16"]
 
     @cached_property
     def _reference(self) -> Reference:
@@ -165,7 +165,7 @@ class FormRaces:
     def profile(self, result: PlaceRace) -> Profile:
         """The profile of float and every form alone, from the race in a place."""
         work = self.work.in_place(result.place)
-        forms = tuple(short for short, form in self.uncalibrated.items() if form.name in result.timed)
+        forms = tuple(name for name in self.uncalibrated if name in result.timed)
         scheme = replace(self.scheme, uncalibrated=forms)
         return of_pure_forms(work.model, work.graph, scheme, work.stopwatch, result.timed)
 
@@ -188,8 +188,8 @@ class FormRaces:
         time."""
         # OpenVINO compiles 5,000 operators in int8 for 25 s.
         is_large = self.work.within(self.work.budget.race_s).sessions < len(RACED)
-        if "bf16" in self.uncalibrated and OPENVINO in places and not is_large:
-            return OPENVINO, self.scheme if self._is_wanted else replace(self.scheme, uncalibrated=("bf16",))
+        if "bfloat16" in self.uncalibrated and OPENVINO in places and not is_large:
+            return OPENVINO, self.scheme if self._is_wanted else replace(self.scheme, uncalibrated=("bfloat16",))
         return NAME if NAME in places else next(iter(places)), self.scheme
 
     def is_affordable(self, variants: int) -> bool:

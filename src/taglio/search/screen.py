@@ -5,7 +5,7 @@ The float model is raced in every place, and in one place of each runtime beside
 faster than the fastest float model (bound.py), and the blocks that save time may keep the limit (error_bound.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from taglio.error.loss import Metric
@@ -16,7 +16,6 @@ from taglio.model.graph import Graph
 from taglio.notes import Kind, Note
 from taglio.profile.effort import MOST_MIXES
 from taglio.profile.result import Profile
-from taglio.quantize.precision import Precision
 from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.error_bound import why_errors_forbid
@@ -141,18 +140,18 @@ def refuse_unportable(work: Work, scheme: Scheme | None) -> None:
         raise BadOption(
             f"`portable` excludes `scheme` {scheme}, whose sums saturate on some processors: use {scheme.narrow}"
         )
-    if "bf16" in scheme.uncalibrated:
+    if "bfloat16" in scheme.uncalibrated:
         raise BadOption(f"`portable` excludes bfloat16, which `scheme` {scheme} names: leave one of the two out")
 
 
 def _kept(
-    rows: Sequence[Measurement], planned: Sequence[str], forms: Mapping[Uncalibrated, Precision]
+    rows: Sequence[Measurement], planned: Sequence[str], forms: Iterable[Uncalibrated]
 ) -> tuple[tuple[Measurement, ...], tuple[Uncalibrated, ...]]:
     """The rows, where a form stays kept only in the places `planned`; and the names of the kept forms without
     calibration."""
     judged = tuple(replace(row, kept=row.kept and row.runtime in planned) for row in rows)
     names = {row.form for row in judged if row.kept}
-    return judged, tuple(short for short, form in forms.items() if form.name in names)
+    return judged, tuple(form for form in forms if form in names)
 
 
 def _pick(schemes: Sequence[Measurement]) -> Measurement | None:

@@ -32,12 +32,12 @@ from taglio.plan.result import Placement
 from taglio.quantize.precision import FLOAT32, Assignment
 
 _KINDS = {
-    "float": (Kind.FLOAT, Kind.FLOAT),
-    "whole": (Kind.INT8, Kind.INT8),
-    "anchor": (Kind.INT8, Kind.FLOAT),
-    "weights8": (Kind.FLOAT, Kind.FLOAT),
-    "dynamic": (Kind.FLOAT, Kind.FLOAT),
-    "weights4": (Kind.FLOAT, Kind.FLOAT),
+    "float32": (Kind.FLOAT, Kind.FLOAT),
+    "int8": (Kind.INT8, Kind.INT8),
+    "int8-anchor": (Kind.INT8, Kind.FLOAT),
+    "int8-weights": (Kind.FLOAT, Kind.FLOAT),
+    "int8-dynamic": (Kind.FLOAT, Kind.FLOAT),
+    "int4-weights": (Kind.FLOAT, Kind.FLOAT),
 }
 # A noise that exceeds every bound, for choices whose noise was never measured.
 _FORBIDDEN = 10.0
@@ -94,10 +94,8 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objecti
 
 def _forms(workloads: Sequence[Workload]) -> list[Form]:
     """The forms of all precisions."""
-    names = dict.fromkeys(
-        (precision.name, precision.form) for workload in workloads for precision in workload.precisions
-    )
-    return [Form(name, *_KINDS[form]) for name, form in names]
+    names = dict.fromkeys(precision.name for workload in workloads for precision in workload.precisions)
+    return [Form(name, *_KINDS[name]) for name in names]
 
 
 def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int) -> Values:

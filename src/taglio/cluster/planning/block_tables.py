@@ -102,10 +102,10 @@ class BlockTables:
             return False
         if block.carries:
             return form.reads == form.writes
-        if block.movement and precision.form != "float":
+        if block.movement and precision.name != "float32":
             return False
         if block.name in self.limits.float_blocks:
-            return precision.form == "float"
+            return precision.name == "float32"
         return block.name not in self.limits.int8_blocks or precision.scheme is not None
 
     def weights(self) -> np.ndarray:
