@@ -118,7 +118,7 @@ class ModelQueue:
 
     def _begin(self) -> None:
         """Begin as many runs as the model allows now."""
-        while len(self._runs) < self.model.at_once and (batch := self._next()):
+        while self._waiting and len(self._runs) < self.model.at_once and (batch := self._next()):
             for request in batch:
                 self._waiting.remove(request)
             self._runs.append(batch)
@@ -132,9 +132,9 @@ class ModelQueue:
         if first is None:
             return []
         batch, most = [first], self.model.way.joined
-        if most == 1 or (shapes := first.shapes) is None:
-            return batch
         waiting.remove(first)
+        if most == 1 or not waiting or (shapes := first.shapes) is None:
+            return batch
         rows = first.rows
         for request in waiting:
             if request.shapes != shapes or rows + request.rows > most:

@@ -131,15 +131,19 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
     clock = asyncio.get_running_loop().time
     try:
         async with asyncio.timeout(silence_s) as patience:
-            async for part in request.stream():
-                size += len(part)
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
                 if size > limit_bytes:
                     raise TooLarge(f"the request exceeds the limit of {limit_bytes:,} bytes")
-                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
                 patience.reschedule(clock() + silence_s)
     except TimeoutError:
         raise BadRequest(f"the request stopped after {size:,} bytes for {silence_s:g} s") from None
-    return b"".join(parts)
 
 
 def _parsed(headers: Mapping[str, str], body: bytes) -> tuple[InferRequest, dict[str, Buffer]]:
