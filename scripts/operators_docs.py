@@ -5,7 +5,7 @@ With `--check`, write nothing and fail where the page is not current.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -21,8 +21,6 @@ from taglio.model.operators import INT8_COMPUTE, MOVEMENT
 from taglio.model.opset import MINIMUM_OPSET, TARGET_OPSET
 from taglio.quantize.precision import BFLOAT16, FLOAT32, UNCALIBRATED, Precision, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.runtimes import cuda, onnxruntime, openvino
-from taglio.runtimes.session import RUNTIMES, WHOLE, package
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripts.generated_page import DOCS, main
@@ -38,7 +36,7 @@ FORMS: tuple[Precision, ...] = (
 )
 HEAD = f"""# Supported operators and forms
 
-<!-- Written by `make reference` from src/taglio/model/operators.py, quantize/precision.py and runtimes/session.py. -->
+<!-- Written by `make reference` from src/taglio/model/operators.py and quantize/precision.py. -->
 
 Taglio takes every model that ONNX Runtime runs on the CPU. This page shows which forms a block may have. A block
 without another form computes in float32. Each int8 form is also tried before it is planned: a block that ONNX Runtime
@@ -64,24 +62,11 @@ LEGEND = """
 | block | reason |
 | --- | --- |
 """
-PLACES = f"""
+QUANTISED = f"""
 A model that holds quantised operators keeps them as they are. `--requantize` folds quantise/dequantise pairs to float
 first, but not those in subgraphs. A model of an opset below {MINIMUM_OPSET} is converted to opset {TARGET_OPSET}. If
 the conversion fails or changes its answers, no block of it has an int8 form.
-
-## Runtimes
-
-| place | package | blocks in float compute in | `--runtime` of `optimize` |
-| --- | --- | --- | --- |
 """
-# What the blocks in float compute in, by place.
-_FLOAT_PARTS = {
-    onnxruntime.NAME: "float32",
-    openvino.NAME: "float32",
-    cuda.NAME: "float32, on an NVIDIA GPU",
-    cuda.TF32: "TensorFloat-32, on an NVIDIA GPU",
-    cuda.F16: "float16, on an NVIDIA GPU",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,23 +166,12 @@ def render() -> str:
     lines = [HEAD, _cells(("blocks", *(form.name for form in FORMS))), _cells(["---"] + [":-:"] * len(FORMS))]
     for forms, same in groupby(rows, key=lambda row: row[1]):
         lines.append(_cells((", ".join(label for label, _ in same), *("✓" if fits else "" for fits in forms))))
-    lines += [LEGEND, *(_cells((case.label, _block(case).refusal)) for case in REFUSED), PLACES]
-    return "".join([*lines, *(_cells(row) for row in _places())])
+    lines += [LEGEND, *(_cells((case.label, _block(case).refusal)) for case in REFUSED), QUANTISED]
+    return "".join(lines)
 
 
 def _forms(block: Block) -> tuple[bool, ...]:
     return tuple(form.fits(block) for form in FORMS)
-
-
-def _places() -> Iterator[Sequence[str]]:
-    for place in RUNTIMES:
-        yield f"`{place}`", package(place), _FLOAT_PARTS[place], _chosen(place)
-
-
-def _chosen(place: str) -> str:
-    if place in WHOLE:
-        return "`auto` measures the float model there; `taglio run --runtime` runs it"
-    return "by name, or by `auto`"
 
 
 def _block(case: Case) -> Block:

@@ -241,15 +241,6 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             columns("network", "runtime", "added"),
             "{0} {1}",
         ),
-        Claim(
-            "A GPU",
-            "Milliseconds and error: fastest on the CPU; float32, TensorFloat-32 and float16 on the GPU.",
-            "gpu",
-            "gpu.py",
-            "network",
-            columns("network", "best on the CPU", "onnxruntime-cuda", "onnxruntime-cuda-tf32", "onnxruntime-cuda-f16"),
-            "{0}; {1}, {2}, {3}",
-        ),
     ),
     "Several machines": (
         Claim(

@@ -5,7 +5,6 @@ from math import inf
 
 from taglio.flow.outcome_of import points
 from taglio.plan.result import Placement
-from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
 from taglio.search.ledger import Answers, Measurement, Places
 from tests.search.test_finalists import ORT, ledger, timed, tried
@@ -20,15 +19,15 @@ def test_every_place_says_what_became_of_it() -> None:
     places = (
         Measurement(ORT, "float32", 1.0, 1.0, 0.0, 1.0),
         Measurement(NAME, "float32", 2.0, 2.0, 0.0, 2.0),
-        Measurement(GPU, "float32", refused="no GPU"),
+        Measurement("another", "float32", refused="not installed"),
     )
     rows = points(entries, Places(places))
     assert [(row.name, row.runtime) for row in rows] == [
-        ("int8", ORT), ("float32", ORT), ("float32", NAME), ("float32", GPU)
+        ("int8", ORT), ("float32", ORT), ("float32", NAME), ("float32", "another")
     ]  # fmt: skip
     assert (rows[0].error, rows[0].judged, rows[0].holds) == (0.05, True, False)
     assert (rows[0].predicted_s, rows[2].predicted_s) == (1.0, None)
-    assert rows[3].reason == "no GPU"
+    assert rows[3].reason == "not installed"
 
 
 def test_plans_that_were_not_timed_are_points_with_their_forms() -> None:

@@ -79,7 +79,7 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
 ) -> None:
     machine = on(Quota(compute_s, 0.5), monkeypatch)
     assert scatter(run_for(STRETCH_S, "model", machine, forever))
-    assert Effort().schedule({"model": compute_s}, (), scatters=True).sample_s == STRETCH_S
+    assert Effort().schedule({"model": compute_s}, scatters=True).sample_s == STRETCH_S
     means_s = [float(np.mean(run_for(STRETCH_S, "model", machine, forever))) for _ in range(5)]
     assert np.median(means_s) == pytest.approx(2.0 * compute_s, rel=0.05)
     alone = run_for(4.0, "model", machine, forever)
@@ -144,21 +144,13 @@ def test_fast_models_find_the_caches_as_they_left_them(
 ) -> None:
     clock = on(Quota(0.0, 1.0), monkeypatch)
     sessions = {name: Cached(compute_s, clock) for name in "ab"}
-    schedule = Effort().schedule(dict.fromkeys("ab", 2 * compute_s), (), scatters=False)
+    schedule = Effort().schedule(dict.fromkeys("ab", 2 * compute_s), scatters=False)
     assert schedule.uncounted == dict.fromkeys("ab", uncounted)
     assert schedule.counted == dict.fromkeys("ab", counted)
     samples = in_turn(sessions, replace(schedule, rounds=4))
     assert all(max(samples_s) == pytest.approx(run_s, rel=0.01) for samples_s in samples.values())
-    alone = Effort().schedule({"a": compute_s}, (), scatters=False).uncounted
+    alone = Effort().schedule({"a": compute_s}, scatters=False).uncounted
     assert alone == {"a": 0}  # nothing else empties them
-
-
-def test_a_gpu_that_slept_runs_until_it_is_awake_before_it_is_timed() -> None:
-    schedule = Effort(2.0).schedule({"cpu": 0.06, "gpu": 0.01}, ["gpu"], scatters=False)
-    assert schedule.uncounted == {"cpu": 0, "gpu": 30}
-    assert schedule.rounds == int(2.0 / (0.06 + 0.31))
-    assert Effort().schedule({"cpu": 0.002, "gpu": 0.001}, ["gpu"], scatters=False).uncounted == {"cpu": 1, "gpu": 1}
-    assert Effort().schedule({"gpu": 0.01}, ["gpu"], scatters=False).uncounted == {"gpu": 0}  # never asleep
 
 
 def test_a_device_that_nobody_stops_is_timed_run_by_run(
@@ -166,7 +158,7 @@ def test_a_device_that_nobody_stops_is_timed_run_by_run(
 ) -> None:
     machine = on(Quota(0.0013, 1.0), monkeypatch)
     assert not scatter(run_for(STRETCH_S, "model", machine, forever))
-    schedule = Effort(2.0).schedule({"model": 0.04}, (), scatters=False)
+    schedule = Effort(2.0).schedule({"model": 0.04}, scatters=False)
     assert (schedule.sample_s, schedule.rounds) == (0.0, 50)
 
 

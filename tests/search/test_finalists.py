@@ -8,12 +8,12 @@ from taglio.plan.result import Interval, Limits, Placement, Plan
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
 from taglio.search.finalists import finalists, on_one_scale
 from taglio.search.ledger import Entry, Key, Ledger, Measurement, Places
 
 ORT = "onnxruntime"
+OTHER = "another"
 INT8 = Precision("int8", DEFAULT_SCHEME)
 
 
@@ -78,27 +78,27 @@ def test_the_fastest_solved_plans_meet_float_all_int8_and_those_by_rules() -> No
 def test_races_of_several_places_are_scaled_by_their_float_models() -> None:
     races = {
         NAME: raced(NAME, float32=4.0, int8=2.0, plan1=3.0),  # the machine was half as fast
-        GPU: raced(GPU, float32=1.0, int8=0.5),
+        OTHER: raced(OTHER, float32=1.0, int8=0.5),
     }
-    walls = {ORT: wall(3.0), NAME: wall(2.0), GPU: wall(1.0)}
-    race = on_one_scale(races, Places(floats({ORT: 0.0, NAME: 0.0, GPU: 0.004}), walls, others=0.2))
+    walls = {ORT: wall(3.0), NAME: wall(2.0), OTHER: wall(1.0)}
+    race = on_one_scale(races, Places(floats({ORT: 0.0, NAME: 0.0, OTHER: 0.004}), walls, others=0.2))
     assert seconds_of(race) == {
         ("float32", ORT): 3.0, ("float32", NAME): 2.0, ("int8", NAME): 1.0, ("plan1", NAME): 1.5,
-        ("float32", GPU): 1.0, ("int8", GPU): 0.5,
+        ("float32", OTHER): 1.0, ("int8", OTHER): 0.5,
     }  # fmt: skip
     assert (race.float32.runtime, race.float32.error) == (ORT, 0.0)
     assert race.others == 0.2
-    assert race.int8.key == ("int8", GPU)
+    assert race.int8.key == ("int8", OTHER)
 
 
 def test_float_takes_part_where_nothing_is_planned_with_the_error_of_the_place() -> None:
-    walls = {ORT: wall(3.0), GPU: wall(2.0)}
+    walls = {ORT: wall(3.0), OTHER: wall(2.0)}
     for base, holds in ((0.004, True), (0.02, False)):
-        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, Places(floats({ORT: 0.0, GPU: base}), walls))
-        there = race.entries["float32", GPU]
+        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, Places(floats({ORT: 0.0, OTHER: base}), walls))
+        there = race.entries["float32", OTHER]
         assert (there.error, there.holds, there.plan.status) == (base, holds, "measured")
         assert there.predicted_s == 2.0
-        assert race.winner is not None and race.winner.key == (("float32", GPU) if holds else ("int8", ORT))
+        assert race.winner is not None and race.winner.key == (("float32", OTHER) if holds else ("int8", ORT))
 
 
 FLOAT, INT8_HERE, FLOAT_THERE, PLAN = ("float32", ORT), ("int8", ORT), ("float32", NAME), ("plan 1", NAME)

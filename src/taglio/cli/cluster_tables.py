@@ -11,7 +11,6 @@ from taglio.errors import plural
 from taglio.report.parts import Part, Table, Text
 from taglio.report.placement import decisions
 from taglio.report.units import MISSING, ms
-from taglio.runtimes.session import package
 
 _MBIT = 8e-6
 
@@ -22,7 +21,7 @@ def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Devic
     for name, up in alive.items():
         if name in facts_of:
             facts = facts_of[name]
-            runtimes = ", ".join(f"{runtime} {facts.versions[package(runtime)]}" for runtime in facts.runtimes)
+            runtimes = ", ".join(f"{runtime} {facts.versions[runtime]}" for runtime in facts.runtimes)
             versions = (facts.versions["taglio"], facts.versions["ray"])
             rows.append([name, "alive", facts.threads, *versions, runtimes, facts.machine])
         else:

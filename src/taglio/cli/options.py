@@ -150,7 +150,6 @@ def option(text: str, **how: Any) -> Facts:
 _FLAG = {"action": "store_true"}
 _LIST: Facts = {"action": "append", "default": []}
 _PLACES = ("onnxruntime", "openvino")
-_ON_GPU = ("onnxruntime-cuda", "onnxruntime-cuda-tf32", "onnxruntime-cuda-f16")
 _RUNTIME = "runtime that runs the model (default {})"
 
 # The variants of an option that has another meaning in some commands are in parser.py, with the command.
@@ -258,7 +257,7 @@ OPTIONS: dict[str, Facts] = {
         default="auto",
         choices=("auto", *_PLACES),
     ),
-    "--runtime of components": option(_RUNTIME.format("that of the plan"), choices=(*_PLACES, *_ON_GPU)),
+    "--runtime of components": option(_RUNTIME.format("that of the plan"), choices=_PLACES),
     "--effort": option("scale the time spent measuring (default 1)", type=positive_float, default=1.0),
     "--memory-limit": option(
         "memory that this process may use, such as 8GB (default: half of the free memory)",

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from taglio import artifact
 from taglio.cluster.devices import LEAST_FACTOR, MOST_FACTOR, NAME, Cluster, Device, Link, nearest
 from taglio.errors import BadOption
-from taglio.runtimes.session import RUNTIMES, WHOLE
+from taglio.runtimes.session import RUNTIMES
 
 T = TypeVar("T", bound=Struct)
 # Far beyond any device or link, in the units of the keys. Numbers beyond become 0 or infinite in plans.
@@ -186,9 +186,8 @@ class _Reader:
             self.devices[name] = Device(name, like=self.table(where, value, _Copy).like)
             return
         table = self.table(where, value, _DeviceTable)
-        runtimes = [runtime for runtime in RUNTIMES if runtime not in WHOLE]
-        if table.runtime not in (UNSET, *runtimes):
-            raise self.fail(f'{where}.runtime = "{table.runtime}" is not known{nearest(str(table.runtime), runtimes)}')
+        if table.runtime not in (UNSET, *RUNTIMES):
+            raise self.fail(f'{where}.runtime = "{table.runtime}" is not known{nearest(str(table.runtime), RUNTIMES)}')
         if table.scale is not UNSET:
             if table.profile is not UNSET:
                 raise self.fail(f"{where}: has a profile and a scale: keep one of them")

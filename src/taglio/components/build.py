@@ -15,7 +15,7 @@ from taglio.components.cut import Component
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadArtifact
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.session import RUNTIMES, package
+from taglio.runtimes.session import RUNTIMES
 
 MANIFEST = "manifest.json"
 
@@ -144,7 +144,7 @@ def write(
                 outputs=tuple(_port(ports[name], part.shapes.get(name)) for name in part.outputs),
                 data_sha256="".join(data_sha256),
                 runtime=runtime,
-                runtime_version=artifact.version_of(package(runtime)),
+                runtime_version=artifact.version_of(runtime),
             )
         )
     manifest = replace(manifest, pieces=tuple(pieces))

@@ -40,7 +40,6 @@ from taglio.progress import Progress
 from taglio.quantize.precision import BFLOAT16, precisions
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
-from taglio.runtimes.session import package
 
 # The error of few numbers is erratic: inputs are added until this many numbers are compared.
 _NUMBERS = 2000
@@ -106,7 +105,7 @@ def _study(work: Work, profile: Profile) -> str:
         profile.scheme,
         work.metric,
         (setup.shapes, setup.seed, setup.optimization, setup.requantize, setup.instead, setup.state),
-        (package(setup.runtime), work.effort),
+        (setup.runtime, work.effort),
         [block.name for block in work.graph.candidates()],
         (machine.processor, machine.instructions),
         artifact.tools(),

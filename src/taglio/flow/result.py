@@ -111,7 +111,7 @@ class Result:
         """Write what runs without taglio to the new `folder`: "plain" is deploy/ as `save` writes it, "triton" and
         "ovms" are model repositories of Triton and OpenVINO Model Server.
 
-        Raises BadOption if `folder` is not empty, the plan is for a GPU, or the server cannot give the same answers.
+        Raises BadOption if `folder` is not empty, or the server cannot give the same answers.
         """
         check_layout(layout)
         with scratch() as own:
@@ -183,8 +183,8 @@ def deliver(folder: Path, result: Result, *, with_samples: bool = True) -> tuple
 
 
 def _deployed(folder: Path, manifest: Manifest, result: Result, *, with_samples: bool) -> Delivered:
-    """Write deploy/ and prove it on the inputs of the built plan. Where a component cannot leave (it is for a GPU, or
-    its runtime is not installed here), nothing is written."""
+    """Write deploy/ and prove it on the inputs of the built plan. If the runtime of a component is not
+    installed here, nothing is written."""
     components, deploy, setup, inputs = folder / COMPONENTS, folder / DEPLOY, result.setup, result.built.samples
     options = setup.options()
     try:

@@ -8,7 +8,7 @@ from taglio.profile.machine import MOST_THREADS
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import RUNTIMES, WHOLE
+from taglio.runtimes.session import RUNTIMES
 from taglio.runtimes.way import Way
 
 # The scope of a limit.
@@ -61,12 +61,8 @@ class Setup:
         require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
         on = " or ".join(LIMIT_ON)
         require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
-        known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
-        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}")
-        require(
-            self.runtime not in WHOLE,
-            f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
-        )
+        known = (AUTO, *RUNTIMES)
+        require(self.runtime in known, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}")
         require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
         require(min(self.at_once, self.joined) >= 1, "`at_once` and `joined` must be at least 1")
         require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")

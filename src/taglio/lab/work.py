@@ -46,7 +46,6 @@ from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 from taglio.runtimes.openvino import NAME as OPENVINO
-from taglio.runtimes.session import package
 from taglio.scratch import scratch
 
 # A timed run takes no longer than this if it covers several shapes.
@@ -283,7 +282,7 @@ class Work:
 
     @property
     def _fuses(self) -> bool:
-        return package(self.setup.runtime) == OPENVINO
+        return self.setup.runtime == OPENVINO
 
     def switchable(self, scheme: Scheme) -> Switchable:
         """The switchable graph of the blocks that can be int8 under `scheme`, as they are built for the place of the

@@ -1,8 +1,7 @@
 """What a step may measure of a model: runs, sessions, models side by side and their rounds. Pure: runs nothing."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 
 from taglio.profile.refills import refills
 from taglio.profile.wall_time import STRETCH_S
@@ -90,22 +89,16 @@ class Effort:
     def _exceeds_patience(self, models: int, runs: int) -> bool:
         return runs * models * self.run_s > self.patience_s
 
-    def schedule(self, run_s: Mapping[str, float], gpus: Collection[str], *, scatters: bool) -> Schedule:
-        """The schedule of models by their seconds of a run, some of them on `gpus`; `scatters` says whether single runs
-        differ much."""
+    def schedule(self, run_s: Mapping[str, float], *, scatters: bool) -> Schedule:
+        """The schedule of models by their seconds of a run; `scatters` says whether single runs differ much."""
         if self.is_slow(len(run_s)):
             return Schedule(1, 0.0, dict.fromkeys(run_s, 0), dict.fromkeys(run_s, 1), 1, 1)
         sample_s = min(STRETCH_S, self.budget_s / (self.minimum * len(run_s))) if scatters else 0.0
         uncounted, counted = dict.fromkeys(run_s, 0), dict.fromkeys(run_s, 1)
-        if len(run_s) > 1 and not scatters:  # caches and GPUs are as other models left them
+        if len(run_s) > 1 and not scatters:  # caches are as other models left them
             repeats = {name: refills(turn_s) for name, turn_s in run_s.items()}
             uncounted = {name: min(1, count) for name, count in repeats.items()}
             counted = {name: max(1, count) for name, count in repeats.items()}
-            idle_s = sum((1 + repeats[name]) * turn_s for name, turn_s in run_s.items() if name not in gpus)
-            # After 50 ms without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in
-            # the first ten after models that kept all processors busy): a model there first runs for 0.3 s.
-            if idle_s > 0.05:
-                uncounted |= {name: ceil(0.3 / run_s[name]) for name in gpus}
         turns_s = sum(max((uncounted[name] + counted[name]) * turn_s, sample_s) for name, turn_s in run_s.items())
         runs_s = max(1e-9, sum(run_s.values()))
         kernel_runs = max(self.minimum, min(self.maximum, int(self.budget_s / runs_s)) // 2)

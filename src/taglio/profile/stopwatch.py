@@ -35,7 +35,6 @@ from taglio.profile.rounds import interleave, run_for, run_once, turns
 from taglio.profile.sessions import FittingSessions, ModelFile
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize, without_drift
 from taglio.progress import Progress, reported
-from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 from taglio.runtimes.session import Session
 from taglio.scratch import scratch
@@ -235,18 +234,17 @@ class _Timing:
         """The schedule of the models in `sessions`, which run to show how long they take."""
         names, feeds = [*sessions], self.turns
         effort = replace(self.effort, budget_s=self.effort.budget_s * len(names) / len(self.files))
-        gpus = [name for name in names if self.files[name].options.runtime in cuda.PLACES]
         if self.is_slow:
             for recorder in self.recorders.values():
                 recorder.start()
-            return effort.schedule(dict.fromkeys(names, effort.run_s), gpus, scatters=False)
+            return effort.schedule(dict.fromkeys(names, effort.run_s), scatters=False)
         # A single run may be disturbed, and there would be too few rounds.
         runs_s = {name: min(run_once(name, session, feeds[0]) for _ in range(3)) for name, session in sessions.items()}
         turn_s = {name: len(feeds[0]) * seconds for name, seconds in runs_s.items()}
         if quota().share == inf:  # nothing pauses the process regularly: medians of many short runs are best
-            return effort.schedule(turn_s, gpus, scatters=False)
+            return effort.schedule(turn_s, scatters=False)
         stretch = run_for(min(STRETCH_S, effort.budget_s), names[0], sessions[names[0]], cycle(feeds))
-        return effort.schedule(turn_s, gpus, scatters=scatter(stretch))
+        return effort.schedule(turn_s, scatters=scatter(stretch))
 
     def _kernels(self, name: str, graph: onnx.ModelProto, runs: int, longest_s: float | None) -> dict[str, float]:
         """Seconds of each kernel: in the run that was timed, if it was recorded, or else in so many other `runs`."""

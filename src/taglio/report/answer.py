@@ -14,7 +14,7 @@ from taglio.search.front import Point
 FLOAT = "float32"
 # No limit tells a smaller relative L2 error from rounding in float32.
 _ROUNDING = 1e-5
-_TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with CUDA", "openvino": "OpenVINO"}
+_TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
 def sentence(outcome: Outcome, folder: str) -> str:

@@ -9,7 +9,6 @@ import onnx
 
 from taglio import weights
 from taglio.runtimes import openvino
-from taglio.runtimes.session import package
 
 _PACKED, _MAPPED_AND_PACKED, _UNPACKED = 1.1, 2.2, 2.3
 
@@ -17,7 +16,7 @@ _PACKED, _MAPPED_AND_PACKED, _UNPACKED = 1.1, 2.2, 2.3
 def session_bytes(proto: onnx.ModelProto, place: str) -> float:
     """The most bytes that opening `proto` in `place` takes, beyond what this process holds."""
     stored = weights.size_bytes(proto)
-    if package(place) != openvino.NAME:
+    if place != openvino.NAME:
         return _PACKED * stored
     return _MAPPED_AND_PACKED * stored + _UNPACKED * sum(map(_float_bytes, proto.graph.node))
 

@@ -20,7 +20,7 @@ from taglio.runtimes.onnxruntime_words import advice, without_sources
 from taglio.runtimes.way import Way
 
 NAME = "onnxruntime"
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_PROVIDERS: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
 
 
 class Optimization(StrEnum):
@@ -53,8 +53,7 @@ class SessionOptions:
     `threads` are those of one run; 0: as many as the process may use. `at_once` runs of OpenVINO have threads of their
     own; in ONNX Runtime callers or sessions are as many as run at once, so that it changes nothing there. With
     `spinning`, threads of ONNX Runtime that wait for others busy-wait until the run ends: with two threads, runs of six
-    networks then took 0.80 to 1.00 of the time. `cuda` are settings of the CUDA provider, with which operators run on a
-    GPU if they can (None: all run on the CPU). `runtime` names the place for callers that choose one (see session.py);
+    networks then took 0.80 to 1.00 of the time. `runtime` names the place for callers that choose one (see session.py);
     this module always opens ONNX Runtime. `lean` takes less memory where nothing is timed: operators run in the order
     of the file (by default, those whose results only the caller reads run last, and what they read is held until then),
     and no memory is planned by the first run. `kernel_cache` is how many kernels OpenVINO keeps for shapes that it has
@@ -66,7 +65,6 @@ class SessionOptions:
     optimization: Optimization = Optimization.ALL
     spinning: bool = True
     at_once: int = 1
-    cuda: tuple[tuple[str, str], ...] | None = None
     runtime: str = NAME
     lean: bool = False
     kernel_cache: int | None = None
@@ -133,12 +131,11 @@ def open_session(
         config.add_session_config_entry(f"{prefix}min_size_in_bytes", str(weights.LEAST_BYTES))
     elif folder is not None and save_optimized is not None and isinstance(model, onnx.ModelProto):
         weights.link_beside(model, save_optimized)
-    providers = _providers(options)
     large = isinstance(model, onnx.ModelProto) and len(model.graph.node) > _MOST_COMPARED
     disabled = [_DUPLICATES] if large and options.optimization is Optimization.BASIC else None
     try:
         return ort.InferenceSession(
-            source, config, providers=providers, disabled_optimizers=disabled, enable_fallback=0
+            source, config, providers=_PROVIDERS, disabled_optimizers=disabled, enable_fallback=0
         )
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         proto = model if isinstance(model, onnx.ModelProto) else _read(model)
@@ -158,7 +155,7 @@ def settings(options: SessionOptions) -> dict[str, Any]:
         "intra_op_num_threads": options.threads or available_cores(),
         "inter_op_num_threads": 1,
         "config_entries": _entries(options),
-        "providers": _providers(options),
+        "providers": _PROVIDERS,
     }
 
 
@@ -178,11 +175,6 @@ def _entries(options: SessionOptions) -> dict[str, str]:
 def _spinning_entries(spinning: bool) -> dict[str, str]:
     """Threads that go on busy-waiting between runs would take the processor from everything else."""
     return dict.fromkeys(_SPINNING, "1") if spinning else {_SPINNING[0]: "0"}
-
-
-def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
-    on_gpu = [] if options.cuda is None else [(CUDA, dict(options.cuda))]
-    return [*on_gpu, (CPU, {})]
 
 
 def _read(path: Path) -> onnx.ModelProto | None:

@@ -1,29 +1,27 @@
 """Which places (runtimes) this machine has, and whether it has bfloat16. Runs no model, and times nothing.
 
-A place is named after its runtime: `onnxruntime` and `openvino`; on a GPU `onnxruntime-cuda`, `onnxruntime-cuda-tf32`
-and `onnxruntime-cuda-f16`. A runtime that is installed and does not work is refused by the race of float models
-(search/places.py), in which it opens and answers the user's model, and its answers are compared.
+A place is named after its runtime: `onnxruntime` and `openvino`. A runtime that is installed and does not work is
+refused by the race of float models (search/places.py), in which it opens and answers the user's model, and its answers
+are compared.
 """
 
 from functools import cache
 
 from taglio.errors import BadOption, TaglioError, one_line
-from taglio.runtimes import cuda, openvino
-from taglio.runtimes.session import RUNTIMES, WHOLE, opener, runtime_version
+from taglio.runtimes import openvino
+from taglio.runtimes.session import RUNTIMES, opener, runtime_version
 
 AUTO = "auto"
 
 
 def here() -> tuple[str, ...]:
-    """The places of this machine that can be profiled for any model, ONNX Runtime first."""
-    return tuple(name for name in RUNTIMES if name not in WHOLE and not refusal(name))
+    """The places of this machine, ONNX Runtime first."""
+    return tuple(name for name in RUNTIMES if not refusal(name))
 
 
 @cache
 def refusal(place: str) -> str:
     """Why this machine does not have `place`, or "" if it has."""
-    if place in cuda.PLACES:
-        return cuda.refusal()
     try:
         runtime_version(place)
     except TaglioError as error:

@@ -1,8 +1,7 @@
 """The interface of a loaded model in any runtime, the table of runtimes, and export from each. Times nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from taglio import weights
 from taglio.errors import BadOption, one_line
-from taglio.runtimes import cuda, onnxruntime, onnxruntime_words, openvino, openvino_words
+from taglio.runtimes import onnxruntime, onnxruntime_words, openvino, openvino_words
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 
@@ -30,18 +29,8 @@ def _open_onnxruntime(path: Path, options: SessionOptions) -> Session:
     return session
 
 
-def _open_cuda(place: str, path: Path, options: SessionOptions) -> Session:
-    return cuda.open_session(path, replace(options, runtime=place))
-
-
-# Place -> how it opens a model. A place is a runtime, on a GPU with the precision of its float parts.
-RUNTIMES: dict[str, Open] = {
-    onnxruntime.NAME: _open_onnxruntime,
-    openvino.NAME: openvino.open_session,
-    **{place: partial(_open_cuda, place) for place in cuda.PLACES},
-}
-# Places of whole models: on a GPU, ONNX Runtime reports no seconds by operator.
-WHOLE = frozenset(cuda.PLACES)
+# Place -> how it opens a model. A place is a runtime, named as its package.
+RUNTIMES: dict[str, Open] = {onnxruntime.NAME: _open_onnxruntime, openvino.NAME: openvino.open_session}
 
 
 def opener(runtime: str) -> Open:
@@ -63,17 +52,10 @@ def in_way(package: str, settings: Mapping[str, Any], way: Way) -> dict[str, Any
     return {**settings, **onnxruntime.in_way(way, settings["config_entries"])}
 
 
-def package(runtime: str) -> str:
-    """The name of the package that provides `runtime`."""
-    if runtime in cuda.PLACES:
-        return "onnxruntime-gpu"
-    return runtime
-
-
 def runtime_version(runtime: str) -> str:
     """The version of a runtime. Raises BadOption if it is unknown or not installed."""
     opener(runtime)
-    return openvino.version() if package(runtime) == openvino.NAME else onnxruntime.version()
+    return openvino.version() if runtime == openvino.NAME else onnxruntime.version()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +73,9 @@ class Exported:
 def export(path: Path, folder: Path, options: SessionOptions) -> Exported:
     """Write the model at `path` to `folder` in the format that the runtime of `options.runtime` opens fastest.
 
-    Raises BadOption for a GPU, where sessions convert models and capture graphs as they open them, and BadModel for a
-    model that the runtime refuses.
+    Raises BadModel for a model that the runtime refuses.
     """
-    place = options.runtime
-    if place in cuda.PLACES:
-        raise BadOption(f"a model for {place} cannot be exported: its sessions convert the model when they open it")
-    if place == onnxruntime.NAME:
+    if options.runtime == onnxruntime.NAME:
         data = path.with_name(f"{path.name}.data")
         copies = [folder / file.name for file in (path, data) if file.exists()]
         for copy in copies:

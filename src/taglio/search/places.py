@@ -1,6 +1,6 @@
 """The float model in every place of this machine: its time and its own error. Plans nothing.
 
-A place is a runtime, on a GPU with the precision of its float parts.
+A place is a runtime.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Loss, Timings
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.places import AUTO, refusal
-from taglio.runtimes.session import RUNTIMES, WHOLE
+from taglio.runtimes.session import RUNTIMES
 from taglio.search.ledger import Measurement, Places
 
 # A place may still win if the latency to expect there is at most this many times the least. At 1.08, the place of the
@@ -29,11 +29,10 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
     is what the place adds by itself: 0 where its answers are the reference, and for metrics that move in steps."""
     if work.setup.runtime != AUTO:
         return Places((_only(work, max_loss, metric, work.setup.runtime),))
-    everywhere = [name for name in RUNTIMES if name not in WHOLE or not refusal(name)]
-    refusals = {name: why for name in everywhere if (why := refusal(name))}
-    usable = [name for name in everywhere if name not in refusals]
+    refusals = {name: why for name in RUNTIMES if (why := refusal(name))}
+    usable = [name for name in RUNTIMES if name not in refusals]
     if len(usable) == 1:
-        refused = [_refused(name, refusals.get(name, "")) for name in everywhere if name != NAME]
+        refused = [_refused(name, refusals.get(name, "")) for name in RUNTIMES if name != NAME]
         return Places((_only(work, max_loss, metric, NAME), *refused))
     raced = race(
         work,
@@ -44,7 +43,7 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
     )
     measured = [
         _judged(name, raced, work, metric, max_loss) if name in usable else _refused(name, refusals[name])
-        for name in everywhere
+        for name in RUNTIMES
     ]
     walls = {name: timed.wall for name, timed in raced.timed.items()}
     return Places(tuple(measured), walls, max(timed.others for timed in raced.timed.values()))
@@ -57,9 +56,8 @@ def studied(planned: Collection[str]) -> str:
 
 
 def profiled(places: Sequence[Measurement]) -> list[Measurement]:
-    """The usable places that can be profiled, which none on a GPU can, the one with the fastest float model first."""
-    able = [place for place in places if not place.refused and place.runtime not in WHOLE]
-    return sorted(able, key=lambda row: row.seconds or 0.0)
+    """The usable places, the one with the fastest float model first."""
+    return sorted((place for place in places if not place.refused), key=lambda row: row.seconds or 0.0)
 
 
 def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measurement:

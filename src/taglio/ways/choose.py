@@ -164,10 +164,7 @@ def choose(tries: Tries) -> list[Choice]:
 
 def _ways_for(model: Contender, value_of: Mapping[Choice, float], models: Mapping[str, Contender]) -> list[Way]:
     """The best ways of float in the model's runtime, or in any runtime if float has none there."""
-    package = model.runtime.split("-")[0]
-    same = {
-        choice: value for choice, value in value_of.items() if models[choice.model].runtime.split("-")[0] == package
-    }
+    same = {choice: value for choice, value in value_of.items() if models[choice.model].runtime == model.runtime}
     ranked = best_of(same or value_of, len(value_of))
     ways = [choice.way for choice in ranked if choice.way.joined == 1 or model.sides.joined]
     return ways[:3] or model.sides.starts()
