@@ -14,7 +14,7 @@ from taglio.components.build import Manifest
 from taglio.components.cut import cut
 from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed
 from taglio.run import in_process
-from taglio.run.in_process import WARMUP, Executor, Expected, time_plan
+from taglio.run.in_process import WARMUP, Executor, time_plan
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
 from tests.components.cases import Case, tiny
@@ -96,7 +96,8 @@ def test_a_machine_at_half_speed_shows_as_drift_not_as_a_wrong_prediction(
         float_model,
         network.held_out.samples[:1],
         runs=3,
-        expected=Expected(3.5e-3, 0.5e-3),
+        predicted_s=3.5e-3,
+        profiled_s=0.5e-3,
         progress=lambda *step: steps.append(step),
     )
     assert (report.plan.median_s, report.float32.median_s) == pytest.approx((7e-3, 1e-3))
@@ -117,12 +118,12 @@ def test_inferences_are_counted_where_one_of_each_shape_is_timed_together(tmp_pa
     onnx.save(case.model.proto, tmp_path / "float.onnx")
     several = [{"x": np.ones((count, 3, 8, 8), np.float32)} for count in (1, 2, 3)]
     executor = Executor(tmp_path, manifest, ONE)
-    report = time_plan(executor, tmp_path / "float.onnx", several, runs=7, expected=Expected(1.0, None))
+    report = time_plan(executor, tmp_path / "float.onnx", several, runs=7, predicted_s=1.0)
     assert report.plan.runs == report.float32.runs == report.components[0].wall.runs == 9  # three of each shape
 
 
 def test_a_feed_that_does_not_fit_is_one_line(folder: Path, manifest: Manifest, float_model: Path) -> None:
     executor, wrong = Executor(folder, manifest, ONE), {"image": np.zeros((1, 1, 3, 3), np.float32)}
     with pytest.raises(MeasurementFailed, match=r"the (plan|float) failed in run 1: ") as caught:
-        time_plan(executor, float_model, [wrong], runs=1, expected=Expected(1.0, 1.0))
+        time_plan(executor, float_model, [wrong], runs=1, predicted_s=1.0, profiled_s=1.0)
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
-from taglio.run.in_process import Expected, RunReport, StepsReport, time_plan, time_steps
+from taglio.run.in_process import RunReport, StepsReport, time_plan, time_steps
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.processor import instructions
 
@@ -51,7 +51,8 @@ def run_model(
             model,
             work.timed,
             runs,
-            expected=Expected(_expected_s(work, profile, plan), profiled),
+            predicted_s=_expected_s(work, profile, plan),
+            profiled_s=profiled,
             progress=progress,
         )
     lacking = lacks(plan.assignment().values(), profile.conditions.machine.instructions, instructions())

@@ -34,14 +34,6 @@ class PieceTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """Predicted seconds of the plan, and those of the float model in the profile, if it was profiled there."""
-
-    plan_s: float
-    float_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class RunReport:
     """Times of `runs` inferences of the plan, interleaved with the float model on the same inputs.
 
@@ -181,11 +173,13 @@ def time_plan(
     feeds: Sequence[Mapping[str, np.ndarray]],
     runs: int,
     *,
-    expected: Expected,
+    predicted_s: float,
+    profiled_s: float | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
     """Time about `runs` inferences of the plan and of the float model alternately over `feeds`. If the feeds differ in
-    shape, one of each is timed together, and the time of an inference is their mean."""
+    shape, one of each is timed together, and the time of an inference is their mean. `predicted_s` is the plan's
+    prediction, and `profiled_s` the float model's time in the profile, if it was profiled in the plan's runtime."""
     reference = executor.beside(float_model)
     plan_s: list[float] = []
     float_s: list[float] = []
@@ -216,11 +210,11 @@ def time_plan(
 
     pair_s = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
     plan, reference_time = wall(plan_s, pair_s), wall(float_s, pair_s)
-    drift = reference_time.steady_s / expected.float_s if expected.float_s else 1.0
+    drift = reference_time.steady_s / profiled_s if profiled_s else 1.0
     times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.manifest.pieces)
-    ratio, made_from = expected.plan_s / plan.steady_s, executor.manifest.plan_sha256
+    ratio, made_from = predicted_s / plan.steady_s, executor.manifest.plan_sha256
     return RunReport(
-        plan, reference_time, times, expected.plan_s, drift, ratio, ratio * drift, made_from, runtime=executor.runtime
+        plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, runtime=executor.runtime
     )
 
 
