@@ -19,10 +19,11 @@ from taglio.flow.outcome_of import outcome_of
 from taglio.flow.result import Result, result_of
 from taglio.flow.workspace import OUTCOME
 from taglio.lab.build import assemble
-from taglio.plan.result import Interval, Limits
+from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.plan.tables import Tables
 from taglio.profile.measure import FLOAT_RUN
 from taglio.progress import Progress
+from taglio.quantize.precision import precisions
 from taglio.search.decide import Decision, decide, float_stays
 from taglio.search.ledger import Entry, Measurement, Places
 from taglio.search.limits import UserLimit
@@ -107,18 +108,31 @@ def _places(before: Outcome) -> Places:
 
 def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[Entry]:
     """The fastest plan that was timed before and keeps the limits, if it was faster than the decision."""
-    limits, home = decision.plan.limits, tables.profile.conditions.runtime
-    forms = {form.name: form for form in tables.profile.precisions}
+    limits, scheme = decision.plan.limits, tables.profile.scheme
+    # Those of all places: a plan of another place may have forms without kernels in this one.
+    forms = {form.name: form for form in precisions(scheme)}
     timed = {(entry.runtime, entry.forms) for entry in decision.ledger.raced}
     entries = list[Entry]()
     for point in before.points:
         seconds, error = point.measured_s, point.error
         if not point.forms or seconds is None or error is None:
             continue
-        plan = tables.describe(limits, {block: forms[form] for block, form in point.forms.items()})
-        if point.runtime != home:  # no table predicts it
-            predicted = Interval(seconds, seconds, seconds)
-            plan = replace(plan, runtime=point.runtime, predicted_latency_s=predicted)
+        assignment = {block: forms[form] for block, form in point.forms.items()}
+        if point.runtime == tables.profile.conditions.runtime:
+            plan = tables.describe(limits, assignment)
+        else:  # no table predicts it
+            plan = Plan(
+                model_sha256=tables.profile.model_sha256,
+                scheme=scheme,
+                precisions=precisions(scheme, point.runtime),
+                limits=limits,
+                placements=placements(tables.graph, assignment),
+                status="measured",
+                gap=0.0,
+                predicted_latency_s=Interval(seconds, seconds, seconds),
+                predicted_error=Interval(0.0, error, error),
+                runtime=point.runtime,
+            )
         plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
         holds = error <= limits.allowed_error and keeps_pins(tables.graph, limits, plan)
         name = f"earlier {point.name.removeprefix('earlier ')}"
