@@ -10,6 +10,7 @@ import pytest
 import taglio
 from taglio.flow import stages
 from taglio.flow.workspace import reopen_profiled
+from taglio.quantize.scheme import parse_scheme
 from taglio.report.material import gather
 from tests.models import Sketch, saved
 
@@ -58,3 +59,12 @@ def test_a_result_with_errors_that_are_not_finite_can_be_loaded(tmp_path: Path) 
     result = taglio.optimize(path, {"x": inputs}, max_error=0.05, **QUICK | {"scheme": "auto"})
     result.save(tmp_path / "out")
     assert taglio.load(tmp_path / "out").table == result.table
+
+
+def test_a_scheme_keeps_what_failed_under_the_one_before(data: Path, tmp_path: Path) -> None:
+    """The screen tries blocks under one scheme and may choose another; a workspace is opened with that one alone."""
+    work = taglio.Model(saved(masked(), tmp_path), data, threads=1)
+    first, second = parse_scheme("qdq-u8s8-asym-pc"), parse_scheme("qdq-s8s8-sym-pc")
+    chosen = work.settled(first).settled(second)
+    assert any("masks" in block.refusal for block in chosen.graph.blocks)
+    assert chosen.graph == work.settled(second).graph

@@ -303,9 +303,12 @@ class Work:
         return self.but(graph=self.graph.without_int8(reasons))
 
     def _unusable(self, scheme: Scheme) -> dict[str, str]:
+        """All blocks without int8, also those refused before, as under another scheme: a workspace that is opened again
+        settles on this one alone."""
         feed, builder = self.data.calibration.samples[0], self.builder(scheme)
         make_room(self.memory_bytes)
-        return unusable(self.graph, builder, scheme, feed, self.setup.options())
+        refused = {block.name: block.refusal for block in self.graph.blocks if block.refusal}
+        return refused | unusable(self.graph, builder, scheme, feed, self.setup.options())
 
     def ranges(self) -> Ranges:
         """The ranges of activations over the calibration inputs."""
