@@ -39,38 +39,43 @@ def calibrate(model: Model, dataset: Dataset, progress: Progress | None = None) 
     The model runs one sample at a time, so memory does not grow with the dataset. Raises BadData for a sample that ONNX
     Runtime cannot run.
     """
-    extremes = _extremes(model, dataset, progress)
-    without = {name: reason for name, pair in extremes.items() if (reason := _why_none(*pair))}
+    extremes, spoilt = _extremes(model, dataset, progress)
+    without = {name: reason for name, pair in extremes.items() if (reason := _why_none(*pair, spoilt.get(name, "")))}
     low_high = {name: pair for name, pair in extremes.items() if name not in without}
     return Ranges(dataset.sha256, low_high, without)
 
 
-def _why_none(low: float, high: float) -> str:
+def _why_none(low: float, high: float, spoilt: str) -> str:
     if low > high:
         return "is empty on all of the data"
-    if not low <= high:
-        return "is NaN on some of the data"
+    if spoilt:
+        return f"is NaN for sample {spoilt}"
     if max(-low, high) >= _MASK:
         return f"reaches {low if -low >= _MASK else high:.3g}, as masks do: int8 could not resolve its other values"
     return ""
 
 
-def _extremes(model: Model, dataset: Dataset, progress: Progress | None) -> dict[str, tuple[float, float]]:
-    """The lowest and highest value of every float tensor; +∞ and −∞ for a tensor that is always empty."""
+def _extremes(
+    model: Model, dataset: Dataset, progress: Progress | None
+) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+    """The lowest and highest value of every float tensor, +∞ and −∞ for a tensor that is always empty; and the first
+    sample for which a tensor holds NaN."""
     names = float_tensors(model)
     if not names:
-        return {}
+        return {}, {}
     ends = [(kind, f"taglio/{kind}/{name}", name) for kind in ("ReduceMin", "ReduceMax") for name in names]
     wanted = [end for _, end, _ in ends]
     added = [helper.make_node(kind, [name], [end], name=end, keepdims=0) for kind, end, name in ends]
     session = open_session(with_operators(model.proto, added, wanted), PLAIN, label=model.name)
-    lowest, highest = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+    lowest, highest, spoilt = np.full(len(names), np.inf), np.full(len(names), -np.inf), dict[str, str]()
     for index, feed in enumerate(reported(dataset.samples, "calibrating", progress)):
         sample = dataset.names[index] if index < len(dataset.names) else str(index)
         values = run_session(session, wanted, feed, f"{dataset.source}: sample {sample}")
         sample_lowest, sample_highest = np.array([float(value) for value in values]).reshape(2, -1)
+        for position in np.flatnonzero(np.isnan(sample_lowest) | np.isnan(sample_highest)):
+            spoilt.setdefault(names[position], sample)
         lowest, highest = np.minimum(lowest, sample_lowest), np.maximum(highest, sample_highest)
-    return {name: (float(low), float(high)) for name, low, high in zip(names, lowest, highest, strict=True)}
+    return {name: (float(low), float(high)) for name, low, high in zip(names, lowest, highest, strict=True)}, spoilt
 
 
 def float_tensors(model: Model) -> list[str]:

@@ -32,4 +32,4 @@ def shortened(remarks: Sequence[str], page: str) -> tuple[str, ...]:
 def _no_int8(outcome: Outcome) -> list[str]:
     if outcome.int8.int8_blocks or not float_stays(outcome):
         return []
-    return ["no block computes in int8; taglio inspect MODEL --blocks all says why"]
+    return ["no block computes in int8; the report says why"]
