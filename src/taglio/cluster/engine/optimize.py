@@ -18,13 +18,14 @@ from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
 from taglio.cluster.engine.run import answer_requests
 from taglio.cluster.planning.place import Answer
-from taglio.cluster.planning.workload import parse_objective
+from taglio.cluster.planning.workload import Objective, parse_objective
 from taglio.components.prove import Proof
+from taglio.error.model import ErrorModel
 from taglio.errors import BadOption, Infeasible
 from taglio.flow.error import error_model
 from taglio.flow.opening import Model
 from taglio.flow.place import candidate, place
-from taglio.flow.placing import CLUSTER, opened
+from taglio.flow.placing import CLUSTER, ClusterFile, opened
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.result import result_of, write
 from taglio.flow.workspace import COMPONENTS, PROFILE
@@ -83,13 +84,9 @@ def optimize_on_cluster(
     `settings` are those of taglio.Model."""
     user, settings = steered(user_limits(max_error, min_score, max_drop), settings)
     (cluster, used), aim, wanted = opened(cluster_file), parse_objective(objective), read_scheme(scheme)
-    if aim.energy:
-        cluster.refuse_without_watts()
-    if all(device.assumed for device in cluster.devices):
-        raise BadOption(
-            f"{used.file}: every device has scaled times, so none would profile the model: "
-            "remove scale from at least one"
-        )
+    _refuse_unplannable(cluster, used, aim)
+    bounds = {"max_error": max_error, "min_score": min_score, "max_drop": max_drop}
+    limits = {**bounds, "keep_float": keep_float, "force_int8": force_int8}
     with changing(folder, create=True) as staged:
         work: Work = Model(model, data, **settings).telling(progress)
         # Refuse a bound that cannot be kept before measuring anything.
@@ -97,59 +94,101 @@ def optimize_on_cluster(
         refuse_unportable(work, wanted)
         with connect(cluster.start) as connection:
             connection.need([device.name for device in cluster.devices])
-            settled, chosen = work, wanted
-            if chosen is None:
-                settled, chosen = _screened(connection, cluster, work, losses, effort)
+            settled, chosen = (
+                (work, wanted) if wanted is not None else _screened(connection, cluster, work, losses, effort)
+            )
             settled = settled.settled(chosen)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
-            # A plan for throughput needs the CPU cost per message.
             if aim.kind == "throughput" and not cluster.messages_cost and len(cluster.devices) > 1:
-                ours = tuple(link for link in cluster.links if cluster.start in (link.source, link.target))
-                handling = probe(connection, replace(cluster, links=ours), progress).handling
-                cluster, used = cluster.with_handling(handling), replace(used, handling=handling)
+                cluster, used = _with_message_costs(connection, cluster, used, progress)
             error = error_model(settled.in_place(NAME), _own(profiles, cluster), effort=effort)
-
-            def placed(profiles: Profiles, timed: Plan | None, time_limit_s: float) -> Answer:
-                own = _own(profiles, cluster)
-                limits = {"max_error": max_error, "min_score": min_score, "max_drop": max_drop}
-                pins = {"keep_float": keep_float, "force_int8": force_int8}
-                plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **limits, **pins)  # type: ignore[arg-type]
-                kept = () if timed is None else (timed,)
-                return place(
-                    plannable, cluster, objective=aim, precisions_of=kept, time_limit_s=time_limit_s, progress=progress
-                )
-
+            placed = _Placing(settled, error, cluster, aim, staged.name, limits)
             refined = partial(refine_devices, connection, settled, cluster, effort=effort)
             plan, profiles = timed_plan(placed, refined, profiles)
             built = build(settled, plan)
-            assert built.proof is not None, "build proves"
-            # Components are sent from disk, again if a device is lost.
             tables = Tables(settled.graph, _own(profiles, cluster), error)
+            # Components are sent from disk, again if a device is lost.
             write(staged, result_of(settled, chosen, tables, plan, built))
-            sha256 = work.model.sha256
-            for name, profile in profiles.items():
-                artifact.save(staged / cluster.device(name).profile, PROFILE, sha256, profile)
-            artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
+            _keep(staged, work.model.sha256, cluster, used, profiles)
             settled.kept.forget("switchable")
-            # Two seconds of requests, because predictions are for the steady state. With half a processor, thirty short
-            # requests mostly escape the quota: their median was 1.4 ms, but 3 ms over hundreds.
-            runs = max(30, min(2000, ceil(2.0 / plan.predicted_latency_s.value)))
-            recovery = Recovery(connection, staged, Planned(staged / COMPONENTS, plan, cluster), lambda _: 1)
-            run = answer_requests(recovery, settled, runs)
+            run = _answered(connection, settled, Planned(staged / COMPONENTS, plan, cluster), staged)
+    assert built.proof is not None, "build proves"
     return ClusterOutcome(plan, built.proof, run, str(chosen), connection.here.name if wanted is None else None)
+
+
+def _refuse_unplannable(cluster: Cluster, used: ClusterFile, aim: Objective) -> None:
+    """Raise BadOption for a cluster file that lacks what a plan for `aim` is made from."""
+    if aim.energy:
+        cluster.refuse_without_watts()
+    if all(device.assumed for device in cluster.devices):
+        raise BadOption(
+            f"{used.file}: every device has scaled times, so none would profile the model: "
+            "remove scale from at least one"
+        )
 
 
 def _screened(
     connection: Connection, cluster: Cluster, work: Work, losses: Limits, effort: float
 ) -> tuple[Work, Scheme]:
-    """The scheme that is best on the device here, for all devices, and `work` with the blocks that cannot be int8 kept
-    in float."""
+    """`work` with the blocks that cannot be int8 kept in float, and the scheme that is best on the device here, for all
+    devices."""
     facts_of = gather(connection, [device.name for device in cluster.devices])
     is_narrow = any(sums_saturate(facts.machine.instructions) for facts in facts_of.values())
     setup = replace(work.setup, threads=cluster.device(connection.here.name).threads)
     alone, bound = work.but(setup=setup).in_place(setup.options().runtime).at(effort), losses.max_error or 0.0
     screened = screen(alone, None, bound, losses.metric, is_forced=True, is_narrow=is_narrow)
     return work.but(graph=screened.work.graph), screened.scheme
+
+
+def _with_message_costs(
+    connection: Connection, cluster: Cluster, used: ClusterFile, progress: Progress | None
+) -> tuple[Cluster, ClusterFile]:
+    """The cluster, and its file, with the CPU cost per message of each device, which a plan for throughput needs."""
+    ours = tuple(link for link in cluster.links if cluster.start in (link.source, link.target))
+    handling = probe(connection, replace(cluster, links=ours), progress).handling
+    return cluster.with_handling(handling), replace(used, handling=handling)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placing:
+    """Makes plans for the cluster from the profiles so far, under the user's `limits` (see flow/place.py `candidate`).
+    `name` is the model's in messages."""
+
+    work: Work
+    error: ErrorModel
+    cluster: Cluster
+    aim: Objective
+    name: str
+    limits: Mapping[str, Any]
+
+    def __call__(self, profiles: Profiles, timed: Plan | None, time_limit_s: float) -> Answer:
+        """The best plan, found within the time limit; with the precisions of the plan `timed`, if there is one."""
+        own = _own(profiles, self.cluster)
+        model = candidate(self.work, own, self.error, profiles=profiles, name=self.name, **self.limits)
+        precisions_of = () if timed is None else (timed,)
+        return place(
+            model,
+            self.cluster,
+            objective=self.aim,
+            precisions_of=precisions_of,
+            time_limit_s=time_limit_s,
+            progress=self.work.progress,
+        )
+
+
+def _keep(folder: Path, model_sha256: str, cluster: Cluster, used: ClusterFile, profiles: Profiles) -> None:
+    """Write the devices' profiles and the cluster file into the workspace directory, for plans after a loss."""
+    for name, profile in profiles.items():
+        artifact.save(folder / cluster.device(name).profile, PROFILE, model_sha256, profile)
+    artifact.save(folder / f"{CLUSTER}.json", CLUSTER, model_sha256, used)
+
+
+def _answered(connection: Connection, work: Work, planned: Planned, folder: Path) -> ClusterRun:
+    """A run of the plan, one request at a time."""
+    # Two seconds of requests, because predictions are for the steady state. With half a processor, thirty short
+    # requests mostly escape the quota: their median was 1.4 ms, but 3 ms over hundreds.
+    runs = max(30, min(2000, ceil(2.0 / planned.plan.predicted_latency_s.value)))
+    return answer_requests(Recovery(connection, folder, planned, lambda _: 1), work, runs)
 
 
 def _own(profiles: Profiles, cluster: Cluster) -> Profile:
