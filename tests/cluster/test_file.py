@@ -29,7 +29,7 @@ scale = { of = "camera", factor = 0.5 }
 
 [device.server]
 threads = 4
-scale = { of = "gateway", factor = 0.2 }
+scale = { of = "camera", factor = 0.1 }
 
 [[link]]
 from = "camera"
@@ -121,7 +121,7 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
         ("both = true", 'both = "yes"', "link 1.both = 'yes': expected true or false"),
         ('never = ["Resize", "model.2*"]', 'never = "Resize"', "device.gateway.never = 'Resize': expected a list"),
         ('of = "camera"', 'of = "camara"', 'device.gateway.scale of "camara", no such device: did you mean "camera"?'),
-        ('of = "camera"', 'of = "server"', "needs its own profile"),
+        ('of = "camera"', 'of = "server"', 'device.gateway.scale of "server", which has no profile of its own'),
         ('of = "camera", factor = 0.5', 'of = "camera", factor = 0', "scale.factor = 0: expected a number >= 1e-06"),
         ('profile = "profile.json"', 'profile = "p.json"\nscale = { of = "server", factor = 2.0 }', "keep one"),
         ("[device.gateway]", '[device."../x"]', "letters, digits"),
@@ -234,8 +234,8 @@ bandwidth_mbit_s = 8
         ("= 8", "= nan", "link 1.bandwidth_mbit_s = nan: expected a number"),
         (
             "[device.b]",
-            '[device.b]\nscale = { of = "c", factor = 1e-4 }\n[device.c]\nscale = { of = "a", factor = 1e-4 }',
-            'the times of "b" are scaled by 1e-08 in all',
+            '[device.b]\nscale = { of = "c", factor = 2.0 }\n[device.c]\nlike = "a"',
+            'device.b.scale of "c", which has no profile of its own: name a device that has one',
         ),
     ],
 )

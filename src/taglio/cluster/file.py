@@ -168,11 +168,11 @@ class _Reader:
             self.read_device(name, value, whole.device)
         for number, value in enumerate(whole.link, 1):
             self.read_link(number, self.table(f"link {number}", value, _LinkTable))
+        for name, scale in self.scales.items():
+            self.scale(name, scale)
         self.copy_alike()
         if whole.start not in self.devices:
             raise self.fail(f'start = "{whole.start}", no such device{nearest(whole.start, self.devices)}')
-        for name in self.scales:
-            self.scale(name)
         return Cluster(whole.start, tuple(self.devices.values()), tuple(self.links.values()))
 
     def read_device(self, name: str, value: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -221,6 +221,18 @@ class _Reader:
             )
         return link
 
+    def scale(self, name: str, scale: _Scale) -> None:
+        """Give a device the file of times that its scale names, or that of the device that its scale names."""
+        profile = scale.of
+        if not profile.endswith(".json"):
+            where = f'device.{name}.scale of "{scale.of}"'
+            if scale.of not in self.devices:
+                raise self.fail(f"{where}, no such device{nearest(scale.of, self.devices)}")
+            if scale.of in self.scales or self.devices[scale.of].like:
+                raise self.fail(f"{where}, which has no profile of its own: name a device that has one")
+            profile = self.devices[scale.of].profile
+        self.devices[name] = replace(self.devices[name], profile=profile, scale=scale.factor)
+
     def copy_alike(self) -> None:
         """Make the devices that are declared to be `like` another equal to it, with the same links."""
         for name, copy in self.devices.items():
@@ -232,37 +244,12 @@ class _Reader:
             first = self.devices[copy.like]
             if first.like:
                 raise self.fail(f'{message}, which is like "{first.like}": name that')
-            self.devices[name] = replace(first, name=name, like=first.name)
-            self.scales[name] = _Scale(first.name, 1.0)
+            scale = 1.0 if first.scale is None else first.scale
+            self.devices[name] = replace(first, name=name, like=first.name, scale=scale)
             for (source, target), link in list(self.links.items()):
                 if first.name in (source, target) and name not in (source, target):
                     ends = (name, target) if source == first.name else (source, name)
                     self.links[ends] = replace(link, source=ends[0], target=ends[1])
-
-    def scale(self, name: str) -> None:
-        """Give a device the file of times that its scale leads to."""
-        profile, factor = self.times(name)
-        if not LEAST_FACTOR <= factor <= MOST_FACTOR:
-            raise self.fail(
-                f'the times of "{name}" are scaled by {factor:g} in all: give factors from {LEAST_FACTOR:g} to '
-                f"{MOST_FACTOR:g} in all"
-            )
-        self.devices[name] = replace(self.devices[name], profile=profile, scale=factor)
-
-    def times(self, name: str, *seen: str) -> tuple[str, float]:
-        """The file of a device's times and the factor on them, over the scales of the devices `seen` and others.
-        Refuses scales that lead nowhere or in a circle."""
-        scale = self.scales.get(name)
-        if name in seen:
-            raise self.fail(f"{' is scaled from '.join([*seen, name])}: one of them needs its own profile")
-        if scale is None:
-            return self.devices[name].profile, 1.0
-        if scale.of.endswith(".json"):
-            return scale.of, scale.factor
-        if scale.of not in self.devices:
-            raise self.fail(f'device.{name}.scale of "{scale.of}", no such device{nearest(scale.of, self.devices)}')
-        profile, factor = self.times(scale.of, *seen, name)
-        return profile, factor * scale.factor
 
 
 def _explained(name: str, value: Any, kind: type[Struct], message: str) -> str:
