@@ -117,7 +117,7 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
         ("latency_ms = 5", "latency_ms = 5\ngap_ms = 6", "link 1: gap_ms = 6 is more than latency_ms = 5, which"),
         ('start = "camera"', 'start = "camrea"', 'start = "camrea", no such device: did you mean "camera"?'),
         ('start = "camera"\n', "", 'has no start device, where inputs come from: write start = "camera"'),
-        ("bandwidth_mbit_s = 400", "latency_ms = 1", "link 2: has no bandwidth_mbit_s"),
+        ("bandwidth_mbit_s = 400", "latency_ms = 1", 'link 2: has no "bandwidth_mbit_s"'),
         ("both = true", 'both = "yes"', "link 1.both = 'yes': expected true or false"),
         ('never = ["Resize", "model.2*"]', 'never = "Resize"', "device.gateway.never = 'Resize': expected a list"),
         ('of = "camera"', 'of = "camara"', 'device.gateway.scale of "camara", no such device: did you mean "camera"?'),

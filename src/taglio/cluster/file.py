@@ -35,8 +35,8 @@ class _Strict(Struct, forbid_unknown_fields=True, frozen=True):
     """A table of the file, in the units of its keys."""
 
 
-class _LinkKeys(_Strict, frozen=True):
-    bandwidth_mbit_s: _Positive | UnsetType = UNSET
+class _LinkKeys(_Strict, frozen=True, kw_only=True):
+    bandwidth_mbit_s: _Positive
     latency_ms: _Amount | UnsetType = UNSET
     joules_per_mb: _Amount | UnsetType = UNSET
     gap_ms: _Amount | UnsetType = UNSET
@@ -212,8 +212,6 @@ class _Reader:
 
     def link(self, where: str, table: _LinkKeys, ends: tuple[str, str]) -> Link:
         link = replace(Link(*ends, 0.0), **_in_fields(table, _LinkKeys))
-        if link.bandwidth_bytes_per_s == 0.0:
-            raise self.fail(f"{where}: has no bandwidth_mbit_s: give its megabits per second")
         if link.gap_s > link.latency_s:
             gap, latency = (f"{seconds * 1e3:.6g}" for seconds in (link.gap_s, link.latency_s))
             raise self.fail(
