@@ -1,31 +1,17 @@
 """The command cluster emulate: a cluster file's devices and links on this machine."""
 
 import argparse
-import os
 import signal
 import sys
-from pathlib import Path
 
-from taglio.cluster import file as cluster_file
 from taglio.cluster.emulate import emulation
 from taglio.cores import available_cores
-from taglio.errors import BadOption
 from taglio.report.progress import bar
 
 
 def emulate(options: argparse.Namespace) -> int:
     """Run `taglio cluster emulate`."""
-    here = os.environ.get(emulation.EMULATION)
-    if options.change is not None:
-        if options.cluster or options.after or options.on:
-            raise BadOption("--set changes the running emulation: give nothing else with it")
-        emulation.joined(here).become(cluster_file.load(options.change))
-        return 0
-    if options.cluster is None:
-        if not options.on or not options.after:
-            raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
-        return emulation.joined(here).start(options.on, options.after).wait()
-    with emulation.emulated(Path(options.cluster)) as emulated:
+    with emulation.emulated(options.cluster) as emulated:
         if (processors := emulation.processors(emulated.cluster)) > (cores := available_cores()):
             text = f"the devices have {processors:g} processors together, but this machine has {cores}"
             sys.stderr.write(f"{text}: streams are slower here than on separate machines\n")

@@ -212,20 +212,11 @@ COMMANDS = (
         "emulate:emulate",
         "run a command on a cluster emulated on this Linux machine (as root): devices have the file's CPU quotas, "
         "links its bandwidth and latency",
-        "cluster --bare --on --set",
+        "cluster --bare --on",
         {
-            "cluster": option("cluster file (TOML)", nargs="?", metavar="CLUSTER"),
+            "cluster": option("cluster file (TOML)", type=path, metavar="CLUSTER"),
             "--bare": option("set up network and CPU quotas only; start no device", action="store_true"),
-            "--on": option(
-                "run the command on this device instead of the start device; without CLUSTER: in the running emulation",
-                metavar="DEVICE",
-            ),
-            "--set": option(
-                "change the running emulation to the links and CPU quotas of another file; cut links that it lacks",
-                dest="change",
-                type=path,
-                metavar="CLUSTER",
-            ),
+            "--on": option("run the command on this device instead of the start device", metavar="DEVICE"),
         },
         epilog="Write the command after --. Without one, the emulation runs until Ctrl-C.",
         json=False,

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from taglio.cluster.emulate import emulation, record
-from taglio.cluster.emulate.emulation import Emulation, RunningEmulation, emulated
+from taglio.cluster.emulate.emulation import Emulation, emulated
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from tests.cluster.engine.devices import until
@@ -80,11 +80,10 @@ def made(one: Emulation) -> Iterator[Emulation]:
     one.become(one.cluster)
 
 
-def taglio(*words: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+def taglio(*words: str) -> "subprocess.CompletedProcess[str]":
     """Run a command in a process of its own: it sets handlers for signals."""
-    told = {**ENVIRONMENT, **(env or {})}
     command = [sys.executable, "-m", "taglio", *words]
-    return subprocess.run(command, env=told, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=60)
 
 
 def traces(owner: int | str) -> list[Path]:
@@ -136,7 +135,7 @@ def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
         made.become(parse(CLUSTER.replace("gateway", "nowhere")))
 
 
-def quota_of(made: RunningEmulation, device: str) -> str:
+def quota_of(made: Emulation, device: str) -> str:
     group = made.record.group / device
     names = [name for name in ("cpu.cfs_quota_us", "cpu.max") if (group / name).exists()]
     return (group / names[0]).read_text()
@@ -156,13 +155,13 @@ def test_half_a_core_is_half_a_core(made: Emulation) -> None:
 
 
 def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> None:
-    told = ", ".join(f"os.environ['{name}']" for name in ("TAGLIO_EMULATION", "TAGLIO_DEVICE", "TAGLIO_ADDRESSES"))
+    told = ", ".join(f"os.environ['{name}']" for name in ("TAGLIO_DEVICES", "TAGLIO_DEVICE", "TAGLIO_ADDRESSES"))
     program = f"import os; print({told}); raise SystemExit(7)"
     done = taglio("cluster", "emulate", str(file), "--bare", "--", sys.executable, "-c", program)
     assert done.returncode == 7
     folder, _, said = done.stdout.partition(" ")
     assert said == "camera camera=10.77.0.1 gateway=10.77.0.2 server=10.77.0.3\n"
-    assert not traces(Path(folder).name)
+    assert not traces(Path(folder).parent.name)
 
 
 def test_a_command_that_is_not_there(file: Path) -> None:
@@ -187,22 +186,6 @@ def test_everything_goes_when_it_is_killed(file: Path) -> None:
         running.kill()
         running.wait(30)
     until(lambda: not traces(running.pid), 30.0, "everything is removed")
-
-
-def test_a_running_one_is_joined_from_outside(file: Path) -> None:
-    with sleeping(file) as running:
-        folder = {"TAGLIO_EMULATION": str(record.FOLDER / str(running.pid))}
-        made = emulation.joined(folder["TAGLIO_EMULATION"])
-        told = "import os; print(os.environ['TAGLIO_DEVICE'])"
-        done = taglio("cluster", "emulate", "--on", "server", "--", sys.executable, "-c", told, env=folder)
-        assert done.stdout == "server\n"
-        slow = file.with_name("slow.toml")
-        slow.write_text(CLUSTER.replace("cpus = 0.5", "cpus = 0.05"))
-        assert taglio("cluster", "emulate", "--set", str(slow), env=folder).returncode == 0
-        assert quota_of(made, "camera").split()[0] == "1000"  # of 20,000 µs
-        running.terminate()
-        running.wait(30)
-    assert "no emulation is running" in taglio("cluster", "emulate", "--set", str(file), env=folder).stderr
 
 
 @contextmanager

@@ -10,11 +10,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
-from taglio import artifact
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, nearest
 from taglio.cluster.emulate import namespaces, quota, record
@@ -23,8 +22,6 @@ from taglio.cluster.emulate.record import EmulationRecord
 from taglio.errors import BadOption
 from taglio.progress import Progress, reported
 
-# The environment variable that is set in emulated devices.
-EMULATION = "TAGLIO_EMULATION"
 # Join the control group last, so that starting up does not use its quota.
 _JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
@@ -47,11 +44,16 @@ def missing() -> str | None:
     return None
 
 
-class RunningEmulation:
-    """A running emulation, of this process or another."""
+class Emulation:
+    """This process's emulation of the cluster in a file. `links` is the pipe to the process that carries its links."""
 
-    def __init__(self, record: EmulationRecord) -> None:
-        self.record = record
+    links: IO[bytes]  # once that process is started
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.cluster = file, cluster_file.load(file)
+        if len(self.cluster.devices) > 254:  # the addresses of one network
+            raise CannotEmulate(f"{len(self.cluster.devices)} devices: at most 254 can be emulated")
+        self.record = EmulationRecord(os.getpid(), tuple(device.name for device in self.cluster.devices))
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -61,12 +63,10 @@ class RunningEmulation:
     def start(
         self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
     ) -> "subprocess.Popen[Any]":
-        """Start a command in a device; `options` are subprocess.Popen's. Its environment has TAGLIO_EMULATION (the
-        emulation's folder), TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption
-        for an unknown device."""
+        """Start a command in a device; `options` are subprocess.Popen's. Its environment has TAGLIO_DEVICE and
+        TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption for an unknown device."""
         group, folder = self._group(device), self.record.folder
         variables = {
-            EMULATION: str(folder),
             "TAGLIO_DEVICE": device,
             # Where a taglio device keeps its files.
             "TAGLIO_DEVICES": str(folder / str(self.record.devices.index(device))),
@@ -77,12 +77,12 @@ class RunningEmulation:
         return subprocess.Popen([*words, *command], env={**(environment or os.environ), **variables}, **options)
 
     def become(self, now: Cluster) -> None:
-        """Change links and quotas to those of `now`, such as those of another file. Links that the emulation was
-        not started with are not added, and packets keep their routes; links missing from `now` are cut. Raises
-        BadOption for a device that the emulation lacks."""
+        """Change links and quotas to those of `now`. Links that the emulation was not started with are not added, and
+        packets keep their routes; links missing from `now` are cut. Raises BadOption for a device that the emulation
+        lacks."""
         cpus = {self._group(device.name): device.cpus for device in now.devices}
-        # The process that carries the links reads the file within moments.
-        artifact.write_bytes(self.record.links, msgspec.json.encode(now.links))
+        self.links.write(msgspec.json.encode(now.links) + b"\n")
+        self.links.flush()
         for group, share in cpus.items():
             quota.limit(group, share)
 
@@ -91,25 +91,6 @@ class RunningEmulation:
         if device not in self.record.devices:
             raise BadOption(f'no device "{device}"{nearest(device, self.record.devices)}')
         return self.record.group / device
-
-
-def joined(folder: str | None) -> RunningEmulation:
-    """The running emulation in `folder`, or the only one. Raises BadOption if there is none or more than one."""
-    emulations = [emulation for emulation in record.running() if not folder or emulation.folder == Path(folder)]
-    if len(emulations) != 1:
-        what = f"{len(emulations)} emulations are" if emulations else "no emulation is"
-        raise BadOption(f"{what} running: start one with taglio cluster emulate CLUSTER, or select one by {EMULATION}")
-    return RunningEmulation(emulations[0])
-
-
-class Emulation(RunningEmulation):
-    """This process's emulation of the cluster in a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.cluster = file, cluster_file.load(file)
-        if len(self.cluster.devices) > 254:  # the addresses of one network
-            raise CannotEmulate(f"{len(self.cluster.devices)} devices: at most 254 can be emulated")
-        super().__init__(EmulationRecord(os.getpid(), tuple(device.name for device in self.cluster.devices)))
 
 
 @contextmanager
@@ -125,28 +106,30 @@ def emulated(file: Path) -> Iterator[Emulation]:
         # If the process that carries the links was not started, or has died.
         stack.callback(record.remove, emulation.record)
         descriptors = _created(emulation)
+        owner, devices = str(emulation.record.owner), zip(emulation.record.devices, descriptors, strict=True)
         carrier = subprocess.Popen(
-            [sys.executable, "-m", "taglio.cluster.emulate.line", str(emulation.record.folder), *map(str, descriptors)],
+            [sys.executable, "-m", "taglio.cluster.emulate.line", owner, *(f"{name}={fd}" for name, fd in devices)],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
         )
         stack.callback(carrier.communicate, timeout=30.0)  # it ends when its standard input is closed
         for descriptor in descriptors:
             os.close(descriptor)
+        assert carrier.stdin is not None, "it is a pipe"
+        emulation.links = carrier.stdin
+        emulation.become(emulation.cluster)
         yield emulation
 
 
 def _created(emulation: Emulation) -> list[int]:
-    """Create the groups, namespaces and links of an emulation; returns the descriptors of the devices' interfaces."""
+    """Create the groups and namespaces of an emulation; returns the descriptors of the devices' interfaces."""
     made = emulation.record
     made.folder.mkdir(parents=True)
     made.folder.chmod(0o700)
-    record.save(made)
     descriptors = []
     for index, device in enumerate(made.devices):
         quota.create(made.group.parent, made.group / device)
         descriptors.append(namespaces.create(made.namespace(device), index))
-    emulation.become(emulation.cluster)
     return descriptors
 
 

@@ -21,16 +21,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from pathlib import Path
 
 import msgspec
 
 from taglio.cluster.devices import Link
 from taglio.cluster.emulate import record
+from taglio.cluster.emulate.record import EmulationRecord
 
 LARGEST_PACKET = 65_535
-# How often the file of links is looked at.
-_LOOK_S = 0.02
 # The devices that a link goes from and to.
 Ends = tuple[str, str]
 
@@ -122,40 +120,42 @@ class Line:
                 os.write(path[hop][1], packet)
         return None
 
-    def run(self, links: Path, owner: int) -> None:
-        """Carry packets over links as the file `links` says, until the other end of the pipe `owner` is closed."""
-        looked_s, seen = 0.0, (0, 0)
+    def run(self, owner: int) -> None:
+        """Carry packets until the other end of the pipe `owner` is closed. Each line that comes from it has the links
+        from then on."""
+        text = b""
         while True:
-            if (now_s := time.monotonic()) > looked_s + _LOOK_S:
-                looked_s, status = now_s, links.stat()
-                version = status.st_ino, status.st_mtime_ns
-                if version != seen:  # another file has replaced it
-                    seen = version
-                    self.set(read(links))
-            wait_s = min(_LOOK_S, inf if (due_s := self.hand_on()) is None else due_s)
-            for descriptor in select.select([owner, *self.descriptors], [], [], wait_s)[0]:
-                if descriptor == owner:
+            for descriptor in select.select([owner, *self.descriptors], [], [], self.hand_on())[0]:
+                if descriptor != owner:
+                    self.take(descriptor)
+                    continue
+                if not (more := os.read(owner, LARGEST_PACKET)):
                     return
-                self.take(descriptor)
+                *lines, text = (text + more).split(b"\n")
+                for links in lines:
+                    self.set(decoded(links))
 
 
-def read(links: Path) -> tuple[Link, ...]:
-    """The links in a file."""
-    return msgspec.json.decode(links.read_bytes(), type=tuple[Link, ...])
+def decoded(links: bytes) -> tuple[Link, ...]:
+    """The links in a line from the owner."""
+    return msgspec.json.decode(links, type=tuple[Link, ...])
 
 
 def main() -> None:
-    """Run the process, and remove the emulation at its end. Standard input: a pipe that the owner keeps open.
-    Arguments: the folder of the emulation's record, and the devices' descriptors."""
+    """Run the process, and remove the emulation at its end. Standard input: a pipe that the owner keeps open, whose
+    first line has the links. Arguments: the owner's process id, and NAME=DESCRIPTOR for each device."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which needs the links until its end
-    emulation = record.load(Path(sys.argv[1]))
-    devices = dict(zip(emulation.devices, map(int, sys.argv[2:]), strict=True))
-    line = Line(devices, read(emulation.links))
-    with suppress(OSError):  # real-time priority; without permission for it, timing is only less precise
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    gc.disable()  # packets create no reference cycles
-    line.run(emulation.links, sys.stdin.fileno())
-    record.remove(emulation)
+    devices = {name: int(descriptor) for name, _, descriptor in (word.partition("=") for word in sys.argv[2:])}
+    emulation = EmulationRecord(int(sys.argv[1]), tuple(devices))
+    try:
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as owner:  # lines after the first stay there
+            line = Line(devices, decoded(owner.readline()))
+        with suppress(OSError):  # real-time priority; without permission for it, timing is only less precise
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        gc.disable()  # packets create no reference cycles
+        line.run(sys.stdin.fileno())
+    finally:
+        record.remove(emulation)
 
 
 if __name__ == "__main__":

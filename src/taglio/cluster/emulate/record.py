@@ -1,16 +1,12 @@
-"""Records on disk of what each emulation created on this machine, for joining and removing it. Creates none of it."""
+"""What an emulation creates on this machine, by name, and its removal. Creates none of it."""
 
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from taglio import artifact
 from taglio.cluster.emulate import namespaces, quota
 
-FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything that it describes
+FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything else of an emulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,38 +25,12 @@ class EmulationRecord:
 
     @property
     def folder(self) -> Path:
-        """The folder of the record."""
+        """The folder of the devices' files."""
         return FOLDER / str(self.owner)
-
-    @property
-    def links(self) -> Path:
-        """The file of its links, as they are now."""
-        return self.folder / "links.json"
 
     def namespace(self, device: str) -> str:
         """The name of a device's network namespace."""
         return f"taglio-{self.owner}-{device}"
-
-
-def save(record: EmulationRecord) -> None:
-    """Write the record into its folder atomically."""
-    artifact.write_bytes(record.folder / "record.json", msgspec.json.encode(record))
-
-
-def load(folder: Path) -> EmulationRecord:
-    """The record in a folder. Raises OSError or msgspec.MsgspecError."""
-    return msgspec.json.decode((folder / "record.json").read_bytes(), type=EmulationRecord)
-
-
-def running() -> list[EmulationRecord]:
-    """Emulations whose owner is alive."""
-    records = []
-    for folder in sorted(FOLDER.glob("*")):
-        with suppress(OSError, msgspec.MsgspecError):  # another process is creating or removing it
-            record = load(folder)
-            if Path(f"/proc/{record.owner}").exists():
-                records.append(record)
-    return records
 
 
 def remove(record: EmulationRecord) -> None:
