@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
+from itertools import cycle, groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,7 @@ def answer_requests(
     """`run_on_cluster` by a plan whose devices have been connected to."""
     ready = recovery.running
     feeds = list(islice(cycle(work.steps), runs)) if steps else work.timed
-    wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
+    wanted = {ready.folder: references(ready, feeds, steps=steps)}
     with closing(Runner(recovery, patience_s(ready.plan))) as runner:
         lanes = runner.lanes
         warm_up = feeds[:_WARMUP] if steps else [feeds[0]] * (_WARMUP * lanes)
@@ -136,7 +136,7 @@ def answer_requests(
         sent_bytes=run.deployment.sent_bytes,
         distance=run.distance,
         identical=run.identical,
-        resent=run.resent,
+        resent=sum(answer.attempts > 1 for answer in run.answers),
         interruptions=tuple(runner.interruptions),
         switches=tuple(recovery.switches),
         plan_sha256=ready.plan.fingerprint(),
@@ -184,37 +184,30 @@ def _planned_for(folder: Path, work: Work) -> ClusterFile:
 
 @dataclass(slots=True)
 class _RunInProgress:
-    """A run in progress: answers are kept for their times, without outputs, in order and `by_plan`.
+    """A run in progress, with the plan `planned` at first: answers are kept for their times, in order, without outputs.
 
-    `wanted` are one process's answers to `feeds`. Plans are known by their fingerprints; the `running` one's is `name`.
+    `wanted` are one process's answers to `feeds`, by the folder of the components.
     """
 
     planned: Planned
     deployment: Deployment
     feeds: Sequence[Feed]
-    wanted: dict[str, list[list[np.ndarray]]]
+    wanted: dict[Path, list[list[np.ndarray]]]
     answers: list[AnsweredRequest] = field(default_factory=list)
-    by_plan: dict[str, tuple[Plan, list[AnsweredRequest]]] = field(default_factory=dict)
     distance: float = 0.0
     identical: int = 0
-    resent: int = 0
-    running: Planned | None = None
-    name: str = ""
     steps: bool = False
 
     def check(self, answer: AnsweredRequest) -> None:
         """Compare an answer with its plan's answer in one process. Raises MeasurementFailed if they differ. A plan that
         took over may have other precisions, and hence different answers."""
-        running = answer.planned
-        assert running is not None, "the server says which"
+        planned = answer.planned
+        assert planned is not None, "the server says which"
         if len(self.answers) != answer.request:
             raise MeasurementFailed(f"request {answer.request} was answered instead of {len(self.answers)}")
-        if running is not self.running:
-            self.running, self.name = running, running.plan.fingerprint()
-            self.by_plan.setdefault(self.name, (running.plan, []))
-            if self.name not in self.wanted:
-                self.wanted[self.name] = references(running, self.feeds, steps=self.steps)
-        wanted = self.wanted[self.name][answer.request % len(self.feeds)]
+        if planned.folder not in self.wanted:
+            self.wanted[planned.folder] = references(planned, self.feeds, steps=self.steps)
+        wanted = self.wanted[planned.folder][answer.request % len(self.feeds)]
         off = max(map(difference, wanted, answer.outputs), default=0.0)
         if off > TOLERANCE:
             raise MeasurementFailed(
@@ -222,24 +215,27 @@ class _RunInProgress:
                 f"{TOLERANCE:.0e}): this is a bug in taglio, please report the model"
             )
         self.distance, self.identical = max(self.distance, off), self.identical + (off == 0.0)
-        self.resent += answer.attempts > 1
-        kept = replace(answer, outputs=[])
-        self.answers.append(kept)
-        self.by_plan[self.name][1].append(kept)
+        self.answers.append(replace(answer, outputs=[]))
 
     def plans(self) -> tuple[PlanTime, ...]:
         """Times of each plan that answered, predicted and measured."""
+        plan_of, answers_of = dict[str, Plan](), dict[str, list[AnsweredRequest]]()
+        for planned, answers in groupby(self.answers, lambda answer: answer.planned):
+            assert planned is not None, "`check` has seen it"
+            name = planned.plan.fingerprint()
+            plan_of[name] = planned.plan
+            answers_of.setdefault(name, []).extend(answers)
         times = []
-        for name, (plan, answers) in self.by_plan.items():
-            measured = summarize([answer.latency_s for answer in _sent_once(answers) or answers])
+        for name, plan in plan_of.items():
+            measured = summarize([answer.latency_s for answer in _sent_once(answers_of[name]) or answers_of[name]])
             devices, predicted_s = tuple(dict.fromkeys(plan.devices().values())), plan.predicted_latency_s.value
-            times.append(PlanTime(name, devices, len(answers), predicted_s, measured, predicted_s / measured.steady_s))
+            ratio = predicted_s / measured.steady_s
+            times.append(PlanTime(name, devices, len(answers_of[name]), predicted_s, measured, ratio))
         return tuple(times)
 
     def _good(self) -> list[AnsweredRequest]:
         """Answers of the plan that was deployed first, sent once."""
-        _, answers = self.by_plan.get(self.planned.plan.fingerprint(), (None, []))
-        return _sent_once(answers)
+        return _sent_once([answer for answer in self.answers if answer.planned is self.planned])
 
     def components(self) -> tuple[ComponentTime, ...]:
         """Times of each component, predicted and measured."""
