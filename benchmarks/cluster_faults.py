@@ -121,7 +121,7 @@ def main() -> int:
                 row = one(emulation, links, folder, fault, options.runs, options.limit_s)
             rows.append(row)
             short = {key: value for key, value in row.items() if key != "run"}
-            more = {key: row["run"][key] for key in ("interruptions", "switches", "distance")} if "run" in row else {}
+            more = {key: row["run"][key] for key in ("interruptions", "returns", "distance")} if "run" in row else {}
             print(json.dumps({**short, **more}), flush=True)
     finally:
         table = markdown(
@@ -149,7 +149,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     result = row["run"]
     stops = result["interruptions"]
     recovered = ", ".join(f"{stop['recovery_s']:.1f} s" for stop in stops)
-    reasons = "; ".join(switch["reason"] for switch in result["switches"])
+    returns = ", ".join(f"first plan again from request {request}" for request in result["returns"])
     return [
         *start,
         str(row["answered"]),
@@ -157,7 +157,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{result['distance']:.1e}",
         str(len(stops)),
         recovered,
-        reasons,
+        returns,
         "too late" if row["too_late"] else "",
     ]
 

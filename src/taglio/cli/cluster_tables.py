@@ -116,7 +116,5 @@ def _proof(run: ClusterRun) -> list[str]:
     for broke in run.interruptions:
         resent = f"{broke.resent} sent again after {broke.recovery_s:.2f} s"
         lines.append(f"request {broke.request} failed ({broke.reason}): {resent}")
-    for switch in run.switches:
-        predicted = f"predicted {ms(switch.before_s)} before, {ms(switch.after_s)} after"
-        lines.append(f"new plan from request {switch.request} on ({switch.reason}): {predicted}")
-    return lines
+    back = "first plan again from request {} on: its devices and links are back"
+    return [*lines, *map(back.format, run.returns)]

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -27,16 +27,6 @@ from taglio.scratch import lasting
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """A change of plan during a run, its reason, and the predicted latency of both plans."""
-
-    reason: str
-    request: int
-    before_s: float
-    after_s: float
-
-
 class Recovery:
     """Keeps a cluster answering. Other plans are made from the workspace `folder`; `lanes` gives the number of requests
     in flight for a plan."""
@@ -45,7 +35,7 @@ class Recovery:
         self.connection, self.folder, self._lanes = connection, folder, lanes
         self._first = self.running = first
         self._pipeline: RequestPipeline  # from `begin` on
-        self.switches: list[Switch] = []
+        self.returns: list[int] = []  # the requests from which the first plan ran again
         self._plans = lasting(self)  # the components of other plans
         self._links = Links(connection)
         # What was there when no plan was possible, until when that stands, and the reason.
@@ -136,8 +126,7 @@ class Recovery:
         """The first plan's pipeline, which is ready, to run from `request` on."""
         assert self._returning is not None, "it is ready"
         pipeline, self._returning = self._returning.result(), None
-        before, after = (planned.plan.predicted_latency_s.value for planned in (self.running, self._first))
-        self.switches.append(Switch("its devices and links are back", request, before, after))
+        self.returns.append(request)
         return self._use(self._first, pipeline)
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from taglio.cluster.engine.recover import Switch
 from taglio.cluster.engine.runner import Interruption
 from taglio.profile.wall_time import WallTime
 
@@ -51,8 +50,8 @@ class ClusterRun:
     """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
     run in one process. `latency` is that of all requests; `plans` tell those that answered apart, the first one first,
     whose `predicted_s` and `ratio` stand here too. `rate_per_s` is over the whole run, and predicted only if requests
-    were streamed. `resent` requests were sent more than once; each `interruption` is a loss, each `switch` a change of
-    plan without one. With `steps` the requests were those of one session."""
+    were streamed. `resent` requests were sent more than once; each interruption is a loss, and `returns` are the
+    requests from which the first plan ran again. With `steps` the requests were those of one session."""
 
     requests: int
     streamed: bool
@@ -70,7 +69,7 @@ class ClusterRun:
     identical: int
     resent: int
     interruptions: tuple[Interruption, ...]
-    switches: tuple[Switch, ...]
+    returns: tuple[int, ...]
     plan_sha256: str
     notes: tuple[str, ...] = ()
     steps: bool = False

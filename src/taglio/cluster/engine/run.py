@@ -138,7 +138,7 @@ def answer_requests(
         identical=run.identical,
         resent=sum(answer.attempts > 1 for answer in run.answers),
         interruptions=tuple(runner.interruptions),
-        switches=tuple(recovery.switches),
+        returns=tuple(recovery.returns),
         plan_sha256=ready.plan.fingerprint(),
         notes=_notes(recovery, work, ready, stream=stream),
         steps=steps,

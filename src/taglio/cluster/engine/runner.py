@@ -164,8 +164,7 @@ class Runner:
             if not self._waiting and self._may_switch():
                 self.pipeline.close()
                 self.pipeline, self._broken = self._recovery.take_over(request.number), False
-                reason = self._recovery.switches[-1].reason
-                _LOG.warning("request %d: new plan from here on: %s", request.number, reason)
+                _LOG.warning("request %d: first plan again: its devices and links are back", request.number)
             if session is not None:
                 self._sessions.add(session)
             self._waiting.append(request)
