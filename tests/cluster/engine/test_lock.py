@@ -34,4 +34,8 @@ def test_certificates_are_all_there_or_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"ca\.crt is missing"):
         environment(tmp_path / "token", tmp_path)
     (tmp_path / "ca.crt").write_text("x")
+    (tmp_path / "tls.key").chmod(0o644)
+    with pytest.raises(BadOption, match="mode 644, wanted 600"):
+        environment(tmp_path / "token", tmp_path)
+    (tmp_path / "tls.key").chmod(0o600)
     assert environment(tmp_path / "token", tmp_path)["RAY_TLS_CA_CERT"] == str(tmp_path / "ca.crt")

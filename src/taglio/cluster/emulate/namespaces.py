@@ -60,9 +60,8 @@ def delete(name: str) -> None:
         _ip("netns", "delete", name)
 
 
-def _ip(*words: str) -> str:
+def _ip(*words: str) -> None:
     command = ["ip", *words]  # by name: it is in /sbin or /usr/sbin, depending on the distribution
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CannotEmulate(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")
-    return done.stdout

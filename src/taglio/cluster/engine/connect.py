@@ -11,7 +11,7 @@ from typing import Any
 
 from taglio import artifact
 from taglio.cluster.engine import local
-from taglio.cluster.engine.device import LOOPBACK, RESOURCE, Address, failure, split
+from taglio.cluster.engine.device import LOOPBACK, RESOURCE, Address, ConnectionLost, failure, refuse_lost_head
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.resident import DeviceFacts, facts
@@ -20,10 +20,6 @@ from taglio.memory import keep_memory
 
 _PATIENCE_S = 60.0
 _LOG = logging.getLogger(__name__)
-
-
-class ConnectionLost(BadDevice):
-    """The head or the device here is lost: this process can start nothing on any device any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,7 @@ class Connection:
         return addresses(self._nodes())
 
     def _nodes(self) -> list[dict[str, Any]]:
-        refuse_lost_head(self.here)  # Ray would wait silently, and end the process after a minute
+        refuse_lost_head(self.here.address)  # Ray would wait silently, and end the process after a minute
         nodes: list[dict[str, Any]] = ray().nodes()
         ours = ray().get_runtime_context().get_node_id()  # a device that was started again has another one
         for node in nodes:
@@ -74,7 +70,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
             "no device runs on this machine: taglio cluster start --name NAME --address HOST:PORT (or --head) first"
         )
     here = next((device for device in running if device.name == prefer), running[0])
-    refuse_lost_head(here)
+    refuse_lost_head(here.address)
     os.environ.update(here.access())
     if here.host == LOOPBACK:  # otherwise Ray looks for the head at this machine's network address
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -122,15 +118,6 @@ def _devices(node: Mapping[str, Any]) -> list[str]:
     """The device that one of Ray's nodes is, if any."""
     resources = node.get("Resources", {})
     return [name.removeprefix(RESOURCE) for name in resources if name.startswith(RESOURCE)]
-
-
-def refuse_lost_head(here: LocalDevice) -> None:
-    """Raise ConnectionLost if the head of the cluster of `here` does not answer."""
-    if failure(split(here.address), 5.0) is not None:
-        raise ConnectionLost(
-            f"the head of the cluster does not answer at {here.address}: start it there (taglio cluster start --head "
-            "--name NAME)"
-        )
 
 
 def _log(data: dict[str, Any], **_options: bool) -> None:

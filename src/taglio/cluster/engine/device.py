@@ -35,6 +35,10 @@ _HEALTH = {
 }
 
 
+class ConnectionLost(BadDevice):
+    """The head or the device here is lost: this process can start nothing on any device any more."""
+
+
 def start(device: LocalDevice, progress: Progress | None = None) -> None:
     """Start a device and wait until it is a member of its cluster. Raises BadOption and BadDevice, each with the
     fix."""
@@ -51,8 +55,7 @@ def start(device: LocalDevice, progress: Progress | None = None) -> None:
     environment = {**os.environ, **device.access(), **_HEALTH, **SETTINGS}
     environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
     if not device.head:
-        _reachable(device.address)
-    lock.refuse_shared(Path(device.token), Path(device.tls) if device.tls else None)
+        refuse_lost_head(device.address)
     folder = local.prepare(name)
     environment |= {DEVICE: name, THREADS: str(device.threads), STORE: str(folder / "components")}
     command = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder), *_command(device, folder)]
@@ -140,13 +143,13 @@ def _free(host: str, port: int) -> None:
             ) from None
 
 
-def _reachable(address: str) -> None:
-    """Raise BadDevice if nothing answers at `address`: Ray would try for a minute."""
+def refuse_lost_head(address: str) -> None:
+    """Raise ConnectionLost if nothing answers at `address`, that of a head: Ray would try for a minute."""
     host, port = split(address)
-    if (error := failure((host, port), 10.0)) is not None:
-        raise BadDevice(
-            f"nothing answers at {address} ({error.strerror or error}): start the head there first (taglio cluster "
-            f"start --head --host {host} --port {port}), or correct `address`"
+    if (error := failure((host, port), 5.0)) is not None:
+        raise ConnectionLost(
+            f"nothing answers at {address} ({error.strerror or error}): start the head of the cluster there (taglio "
+            f"cluster start --head --host {host} --port {port}), or correct `address`"
         )
 
 

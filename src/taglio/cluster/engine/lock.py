@@ -17,7 +17,8 @@ _FILES = {"RAY_TLS_SERVER_CERT": "tls.crt", "RAY_TLS_SERVER_KEY": "tls.key", "RA
 
 
 def environment(token: Path, tls: Path | None = None) -> dict[str, str]:
-    """Environment variables for Ray. Raises BadOption for a missing or weak token or missing certificates."""
+    """Environment variables for Ray. Raises BadOption for a missing or weak token, missing certificates, and a token or
+    a certificate's key that other users can read or write."""
     try:
         text = token.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -27,25 +28,25 @@ def environment(token: Path, tls: Path | None = None) -> dict[str, str]:
         ) from None
     if len(text) < 16:
         raise BadOption(f"{token}: a token of {plural(len(text), 'character')} can be guessed: use at least 16")
+    _refuse_shared(token)
     variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.resolve())}
     if tls is None:
         return variables
     for name in _FILES.values():
         if not (tls / name).is_file():
             raise BadOption(f"`tls` {tls}: {name} is missing: the directory holds tls.crt, tls.key and ca.crt")
+    _refuse_shared(tls / "tls.key")
     files = {variable: str((tls / name).resolve()) for variable, name in _FILES.items()}
     return {**variables, "RAY_USE_TLS": "1", **files}
 
 
-def refuse_shared(token: Path, tls: Path | None) -> None:
-    """Raise BadOption if other users can read or write the token or the certificate's key."""
-    for path in (token, *([tls / "tls.key"] if tls else [])):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            raise BadOption(
-                f"{path}: other users can use this secret (mode {mode:o}, wanted 600): chmod 600 it, and make a "
-                "new one if somebody may have read it"
-            )
+def _refuse_shared(path: Path) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise BadOption(
+            f"{path}: other users can use this secret (mode {mode:o}, wanted 600): chmod 600 it, and make a new one if "
+            "somebody may have read it"
+        )
 
 
 def default_token(environment: Mapping[str, str] = os.environ) -> Path:
