@@ -42,7 +42,7 @@ RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8_RUN)
 _SIGNED = Scheme(signed=True)
 # Relative L2 limit for comparing schemes and forms if the limited metric moves in steps.
 _STEPS_ERROR = 0.01
-# Runs of a slow model that a variant takes: a warm-up and one in the race, two with kernels, and one for the error.
+# Runs of a slow model that a variant takes: a warm-up, the timed one, which records kernels, and two for the error.
 _RUNS = 4
 
 
