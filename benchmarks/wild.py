@@ -103,7 +103,7 @@ def optimize(
         same_interface(model, built),
         predicted_error=plan["predicted_error"],
         latency_s=plan["latency_s"],
-        predicted_s=plan["predicted_latency_s"],
+        predicted_s=plan["predicted_latency_s"] or float("nan"),
     )
 
 

@@ -19,7 +19,8 @@ from taglio.ways.result import Rate
 class Figures:
     """One form of the model. Latencies in seconds, timed side by side; error on the held-out inputs.
 
-    `predicted_latency_s` is at the speed that the machine had then, judged by the float model.
+    `predicted_latency_s` is at the speed that the machine had then, judged by the float model; None outside the place
+    of the stored profile.
 
     `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
     `parts`. The error over other inputs like these stays below `error_upper` in 19 of 20 cases; `worst_input` is the
@@ -29,7 +30,7 @@ class Figures:
 
     name: str
     latency: WallTime
-    predicted_latency_s: float
+    predicted_latency_s: float | None
     error: float
     predicted_error: float
     size_bytes: int
@@ -155,17 +156,15 @@ class Outcome:
 
     def ratio(self, variant: Figures) -> float | None:
         """Predicted over measured latency; None where the profile does not predict it."""
-        return variant.predicted_latency_s / variant.latency.median_s if self.predicted(variant) else None
+        predicted_s = variant.predicted_latency_s
+        return None if predicted_s is None else predicted_s / variant.latency.median_s
 
     def predicted_ratio(self, variant: Figures) -> float | None:
         """How many times as fast as float a variant was predicted to be; None where the profile does not predict it."""
-        if not self.predicted(variant) or variant.predicted_latency_s <= 0.0:
+        predicted_s = variant.predicted_latency_s
+        if predicted_s is None or predicted_s <= 0.0:
             return None
-        return self.simplified * self.float32.latency.median_s / variant.predicted_latency_s
-
-    def predicted(self, variant: Figures) -> bool:
-        """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""
-        return variant.runtime == self.conditions.runtime
+        return self.simplified * self.float32.latency.median_s / predicted_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
     assert plan.limits.max_error is not None, "a plan of an outcome keeps a limit"
     size_bytes, source = weights.size_bytes((work.replaced or work.model).proto), decision.source
     int8_size, drift = weights.size_bytes(work.builder(plan.scheme).build(int8.assignment)), _drift(decision)
+    place = decision.profile.conditions.runtime
     return Outcome(
         model=work.model.name,
         model_sha256=work.model.sha256,
@@ -37,9 +38,11 @@ def outcome_of(ended: Ended, built: Built, places: Places = _NO_PLACES) -> Outco
         blocks=len(work.graph.blocks),
         calibration_samples=len(work.data.calibration.samples),
         held_out_samples=len(work.data.all_held_out.samples),
-        float32=_figures(FLOAT_RUN, source or decision.ledger.float32, size_bytes, drift if source is None else 1.0),
-        int8=_figures(INT8_RUN, int8, int8_size, drift),
-        plan=_figures("plan", decision.winner, built.size_bytes, drift),
+        float32=_figures(
+            FLOAT_RUN, source or decision.ledger.float32, size_bytes, place, drift if source is None else 1.0
+        ),
+        int8=_figures(INT8_RUN, int8, int8_size, place, drift),
+        plan=_figures("plan", decision.winner, built.size_bytes, place, drift),
         points=points(decision.ledger, places, drift),
         stage_seconds={},
         peak_memory_bytes=peak_bytes(),
@@ -104,7 +107,8 @@ def _point(entry: Entry, predicted_s: float | None) -> Point:
     )
 
 
-def _figures(label: str, entry: Entry, size_bytes: int, drift: float) -> Figures:
+def _figures(label: str, entry: Entry, size_bytes: int, profiled: str, drift: float) -> Figures:
+    """The figures of an entry. Its time is predicted if its place is the one that was `profiled`."""
     answered, wall = entry.answers, entry.wall
     assert answered is not None, "what is compared was run on all inputs"
     assert wall is not None, "what is compared was timed"
@@ -112,7 +116,7 @@ def _figures(label: str, entry: Entry, size_bytes: int, drift: float) -> Figures
     return Figures(
         name=label,
         latency=wall,
-        predicted_latency_s=drift * entry.predicted_s,
+        predicted_latency_s=drift * entry.predicted_s if entry.runtime == profiled else None,
         error=answered.error,
         predicted_error=entry.plan.predicted_error.value,
         size_bytes=size_bytes,
