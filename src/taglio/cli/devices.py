@@ -30,9 +30,8 @@ def start(options: argparse.Namespace) -> Shown:
         say(f'device "{started.name}" joined the cluster at {started.address} with {plural(started.threads, "thread")}')
         if started.head:
             loopback = started.host == device.LOOPBACK
-            only = "on this machine only: start it with --host to change that" if loopback else "on every interface"
-            say(f"to join from another machine: taglio cluster start --name NAME --address {started.address}")
-            say(f"this device listens {only}")
+            only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""
+            say(f"to join from another machine: taglio cluster start --name NAME --address {started.address}{only}")
             say(f"other machines need the secret in {started.token}: copy the file to the same path there")
 
     return Shown(started, tables)

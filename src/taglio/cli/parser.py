@@ -179,7 +179,7 @@ COMMANDS = (
             "--name": {**_DEVICE, "required": True},
             "--head": option("start the cluster; other devices join this one", action="store_true"),
             "--address": option("address of the head to join", metavar="HOST:PORT"),
-            "--host": option("address of this device (default 127.0.0.1: this machine only)", default="127.0.0.1"),
+            "--host": option("address to listen on (default 127.0.0.1: this machine only)", default="127.0.0.1"),
             "--port": option("port of the head (default 6379)", type=port, default=6379),
             "--token": option(
                 "file with the secret shared by all devices (default ~/.ray/auth_token; the head creates it)",

@@ -17,6 +17,7 @@ from taglio.cluster.emulate import emulation
 from taglio.cluster.emulate.emulation import Emulation, emulated, start_devices
 from tests.cluster.engine.devices import answering, made_up_times, needs_ray, running_taglio, until
 from tests.end_to_end.command import ENVIRONMENT, taglio
+from tests.support.sockets import addresses
 
 pytestmark = [
     needs_ray,
@@ -24,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(emulation.missing() is not None, reason=f"cannot emulate here: {emulation.missing()}"),
 ]
 
+NAMES = ("camera", "gateway", "server")
 # The first half on the gateway, the second on the server; the camera could do all of it, forty times as slowly.
 CLUSTER = """
 start = "camera"
@@ -77,6 +79,13 @@ def processes(device: str) -> list[int]:
             if mark in path.read_bytes():
                 pids.append(int(path.parent.name))
     return pids
+
+
+def test_devices_listen_on_their_own_addresses(made: Emulation) -> None:
+    for name in NAMES:
+        inside = [pid for pid in processes(name) if made.addresses[name] in addresses([pid])]
+        assert inside
+        assert addresses(inside) <= {made.addresses[name], "127.0.0.1"}
 
 
 def test_requests_take_what_the_links_take(made: Emulation, out: Path) -> None:

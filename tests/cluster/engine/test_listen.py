@@ -1,12 +1,44 @@
-"""A device starts only with one address of its machine and a free port."""
+"""Nothing listens beyond the address asked for, however a device was started."""
 
 import socket
+import subprocess
+import sys
 import tempfile
 
 import pytest
 
 from tests.cluster.engine.devices import needs_ray
-from tests.end_to_end.command import refused, taglio
+from tests.end_to_end.command import ENVIRONMENT, refused, taglio
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own filter of calls is Linux's")
+
+
+_PROGRAM = """
+import socket, subprocess, sys, threading
+from taglio.cluster.engine.listen import hold_to
+hold_to("127.0.0.2")
+hold_to("127.0.0.2")  # a second time in one process
+def bound(family, host):
+    with socket.socket(family) as each:
+        each.bind((host, 0))
+        print(each.getsockname()[0], flush=True)
+bound(socket.AF_INET, "")
+bound(socket.AF_INET, "127.0.0.1")
+bound(socket.AF_INET6, "::")
+thread = threading.Thread(target=bound, args=(socket.AF_INET, "0.0.0.0"))
+thread.start()
+thread.join()
+child = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
+subprocess.run([sys.executable, "-c", child], check=True)
+"""
+
+
+@linux
+def test_a_process_its_threads_and_its_children_are_held() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True, env=ENVIRONMENT
+    )
+    assert done.stdout.split() == ["127.0.0.2", "127.0.0.1", "::ffff:127.0.0.2", "127.0.0.2", "127.0.0.2"]
 
 
 @needs_ray

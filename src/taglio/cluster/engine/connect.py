@@ -13,6 +13,7 @@ from taglio import artifact
 from taglio.cluster.engine import local
 from taglio.cluster.engine.device import LOOPBACK, RESOURCE, Address, ConnectionLost, failure, refuse_lost_head
 from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.resident import DeviceFacts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
@@ -74,6 +75,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     os.environ.update(here.access())
     if here.host == LOOPBACK:  # otherwise Ray looks for the head at this machine's network address
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    hold_to(here.host)  # a program that uses the cluster also listens, for callbacks
     library = ray()  # Ray reads the environment on import
     keep_memory()
     # Ray would print pages of node reports on standard output, where a command's result goes.

@@ -1,6 +1,5 @@
 """Make this machine a device of a cluster: wraps Ray's start command with taglio's names, token and TLS."""
 
-import ipaddress
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 
 from taglio.cluster.devices import NAME
-from taglio.cluster.engine import keeper, local, lock
+from taglio.cluster.engine import keeper, listen, local, lock
 from taglio.cluster.engine.library import SETTINGS, installed
 from taglio.cluster.engine.local import LocalDevice
 from taglio.errors import BadDevice, BadOption
@@ -45,7 +44,7 @@ def start(device: LocalDevice, progress: Progress | None = None) -> None:
     name = device.name
     if not NAME.fullmatch(name):
         raise BadOption(f'`name` "{name}": write a name of letters, digits, "-", "_" and "."')
-    refuse_host(device.host)
+    listen.address(device.host)
     installed()
     if local.keeper(device.folder) is not None:
         raise BadDevice(f'device "{name}" runs on this machine already: taglio cluster stop --name {name}')
@@ -111,16 +110,6 @@ def _reason(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error|Exception|PANIC|Unauthenticated|failed", line)]
     return (telling or lines or ["no output"])[-1].removeprefix("Error: ")[:400]
-
-
-def refuse_host(host: str) -> None:
-    """Raise BadOption unless `host` is one address, at which other devices can find this one."""
-    try:
-        parsed = ipaddress.IPv4Address(host)
-    except ValueError:
-        raise BadOption(f"`host` {host}: write an IPv4 address of this machine, such as 192.168.1.10") from None
-    if parsed.is_unspecified:
-        raise BadOption(f"`host` {host} means every interface: write one address of this machine")
 
 
 def split(address: str) -> Address:

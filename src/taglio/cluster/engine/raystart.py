@@ -1,7 +1,8 @@
 """`ray start` adapted for a device. A separate program: python -m taglio.cluster.engine.raystart start ...
 
-Address: Ray replaces 127.0.0.1 by the machine's network address, so that other machines can join, and then listens on
-every interface. Here addresses stay as given: with 127.0.0.1 Ray listens only there.
+Address: Ray listens on 127.0.0.1 or on every interface. It replaces 127.0.0.1 by the machine's network address, so that
+other machines can join, and then listens everywhere. Here addresses stay as given: with 127.0.0.1 Ray listens only
+there, and any other address is enforced (listen.py).
 
 Name: Ray lets any number of devices have one name. Here a device whose name a living one has does not join.
 """
@@ -16,18 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cluster.engine.device import DEVICE, RESOURCE
-from taglio.errors import BadDevice, one_line
+from taglio.cluster.engine.listen import hold_to
+from taglio.errors import BadDevice, TaglioError, one_line
 
 
 def main() -> None:
     """Run Ray's own command line."""
     options = dict(word.split("=", 1) for word in sys.argv if "=" in word)
     sessions = list(Path(options["--temp-dir"]).glob("session_*"))  # from earlier starts
-    if "--address" in options:
-        try:  # a device that was killed here counts as alive for a few more seconds
+    try:
+        hold_to(options["--node-ip-address"])
+        if "--address" in options:
+            # A device that was killed here counts as alive for a few more seconds.
             refuse_taken(options["--address"], os.environ[DEVICE], 30.0 if sessions else 0.0)
-        except BadDevice as error:
-            sys.exit(f"Error: {error}")
+    except TaglioError as error:
+        sys.exit(f"Error: {error}")
     for session in sessions:
         shutil.rmtree(session, ignore_errors=True)
     services: Any = importlib.import_module("ray._private.services")
