@@ -20,7 +20,7 @@ def wall(seconds: float) -> WallTime:
 def test_a_plan_of_another_place_keeps_forms_that_have_no_kernels_in_this_one() -> None:
     """The profile of ONNX Runtime has no bfloat16, a plan that was timed in OpenVINO may have."""
     graph, profile, error = chain()
-    profile = replace(profile, scheme=replace(profile.scheme, uncalibrated=("bf16",)))
+    profile = replace(profile, scheme=replace(profile.scheme, uncalibrated=("bfloat16",)))
     forms = {graph.blocks[0].name: "bfloat16", graph.blocks[1].name: "int8"}
     points = (
         Point("plan 1", OPENVINO, forms, None, wall(1e-3), 0.02, True, False),
