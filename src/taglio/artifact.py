@@ -17,7 +17,7 @@ import onnx
 from taglio import weights
 from taglio.errors import BadArtifact, one_line
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 _TEMPORARY = ".taglio-"
 # Appended to a model's file name to name the file with its weights.
 DATA = ".data"

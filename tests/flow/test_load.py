@@ -56,7 +56,7 @@ def test_a_share_of_the_capacity(digits_staged: Staged) -> None:
     assert min(report.bursts_per_s) <= report.capacity_per_s <= max(report.bursts_per_s)
     assert report.promised is None
     assert (report.load.p95_s is None) == (report.load.requests < 1000)
-    assert report.load.p50_s > 0.5 / report.capacity_per_s  # a single run at a time
+    assert report.load.p50_s > 0.1 / report.capacity_per_s  # a single run at a time, on a machine of any load
     assert [*shown(report)][:3] == ["capacity", "requests at random", "p50"]
 
 
