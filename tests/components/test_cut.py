@@ -156,7 +156,7 @@ def test_a_model_that_magnifies_the_last_bit_is_proven_without_fusion(tmp_path: 
     proof = prove(tmp_path, case.written(parts, tmp_path), whole, samples)
     if proof.identical:
         pytest.skip("kernels of this processor do not add inside a convolution")
-    assert 0.1 < proof.distance <= proof.limit
+    assert 0.1 < proof.distance <= proof.tolerance
     wrong = [replace(parts[0], proto=scaled_weights(parts[0].proto, 1.1)), *parts[1:]]
     with pytest.raises(MeasurementFailed, match="differ from the whole model"):
         prove(tmp_path, case.written(wrong, tmp_path), whole, samples)

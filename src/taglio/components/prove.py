@@ -25,12 +25,12 @@ _TIMES = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The largest `distance` of an output (runtimes/difference.py) and its limit. A limit above TOLERANCE means that
-    the components equal the whole without fusion and layouts."""
+    """The largest `distance` of an output (runtimes/difference.py) and its limit, the `tolerance`. A limit above
+    TOLERANCE means that the components equal the whole without fusion and layouts."""
 
     samples: int
     distance: float
-    limit: float
+    tolerance: float
 
     @property
     def identical(self) -> bool:

@@ -220,7 +220,7 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective) -> None:
 def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
     """Print the component files and the proof."""
     show(built.components(manifest))
-    how = "bit for bit" if proof.identical else f"within {proof.distance:.1e} (limit {proof.limit:.0e})"
+    how = "bit for bit" if proof.identical else f"within {proof.distance:.1e} (limit {proof.tolerance:.0e})"
     say(f"run one after another, components equal the whole quantised model {how} on {proof.samples} held-out samples")
     say(f"wrote {folder / workspace.COMPONENTS}")
 
