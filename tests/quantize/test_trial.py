@@ -81,6 +81,20 @@ def test_scores_beside_a_mask_stay_float_and_the_products_do_not(mask: float, li
     assert distance(case.float_outputs, case.quantized(whole(case.graph, exact()))) < 0.1
 
 
+def test_scores_beside_a_mask_stay_float_before_a_softmax_in_parts(tmp_path: Path) -> None:
+    """As ONNX Runtime writes the Softmax of a float16 model."""
+    g = Sketch(62)
+    x = g.input("x", 1, 6, 16)
+    q, k, v = (g.op("MatMul", x, g.weight(16, 8, gain=2.0)) for _ in range(3))
+    scores = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1]))
+    masked = g.op("Add", scores, g.constant(np.triu(np.full((1, 6, 6), -65504.0), 1)))
+    powers = g.op("Exp", g.op("Sub", masked, g.op("ReduceMax", masked, axes=[-1])))
+    shares = g.op("Div", powers, g.op("ReduceSum", powers, g.constant(np.array([-1]))))
+    case, reasons = tried(loaded(g.model(g.op("MatMul", shares, v)), tmp_path))
+    assert "too coarse" in reasons[masked.removesuffix("_out")]
+    assert distance(case.float_outputs, case.quantized(whole(case.graph, exact()))) < 0.1
+
+
 def test_a_concat_of_unlike_ranges_stays_float(tmp_path: Path) -> None:
     g = Sketch(63)
     x = g.input("x", 1, 4, 8, 8)

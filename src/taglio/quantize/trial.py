@@ -1,8 +1,8 @@
 """Find candidate blocks that cannot be int8, by their ranges and by running them. Plans nothing.
 
 1. A block that reads or writes a tensor without a range (such as a mask of −3.4e38) stays float.
-2. So does a block that writes the input of a Softmax, also through a Max, Min, Clip or Where, if one int8 step would
-   be too coarse for the Softmax: for instance scores beside a mask of −10000.
+2. So does a block that writes the input of a Softmax or Exp, also through a Max, Min, Clip, Where or Sub, if one int8
+   step would be too coarse for it: for instance scores beside a mask of −10000.
 3. So does a Concat if its output's range would leave an input a sixteenth of the steps or fewer: for instance boxes of
    0 to 640 beside scores of 0 to 1.
 4. All others are loaded and run together. If ONNX Runtime refuses the file, the blocks to blame are found by bisection
@@ -23,8 +23,9 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_sessio
 # exp(−1) is 0.37: scores this far apart give different answers, and a coarser step merges them.
 _SOFTMAX_STEP = 1.0
 _COARSEST = 16.0
-_SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
-_SELECTS = frozenset({"Max", "Min", "Clip", "Where"})
+# ONNX Runtime writes a float16 Softmax as ReduceMax, Sub, Exp, ReduceSum and Div.
+_SOFTMAXES = frozenset({"Softmax", "LogSoftmax", "Exp"})
+_SELECTS = frozenset({"Max", "Min", "Clip", "Where", "Sub"})
 
 
 def unusable(
@@ -104,14 +105,14 @@ def _by_range(graph: Graph, builder: QdqBuilder, scheme: Scheme) -> dict[str, st
         except CannotQuantize:
             continue
         if step >= _SOFTMAX_STEP:
-            reason = f"a Softmax reads {flow.name}, where an int8 step is {step:.3g}: too coarse for it"
+            reason = f"a Softmax or Exp reads {flow.name}, where an int8 step is {step:.3g}: too coarse for it"
             writers = [name for name in (flow.producer, *flow.moves) if name]
             reasons |= {name: reason for name in writers if graph.block(name).quantizable}
     return reasons | _coarse_joins(graph, builder, scheme, reasons)
 
 
 def _up_to_softmax(graph: Graph) -> set[str]:
-    """The Softmax blocks, and those that select among values which one of them reads."""
+    """The Softmax and Exp blocks, and those that select among values, or shift values, which one of them reads."""
     tensors = graph.tensor_map()
     names: set[str] = set()
     for block in reversed(graph.blocks):
