@@ -42,6 +42,7 @@ def test_the_error_on_new_data(ends: tuple[float, float] | None, verdict: Verdic
         (speed(1.40, 1.30, 1.48), True, HOLDS),  # the intervals meet
         (speed(1.20, 1.15, 1.25), True, BROKEN),
         (speed(0.39, 0.18, 0.87), True, UNKNOWN),  # other programs used the processors
+        (speed(0.39, 0.30, 0.50), True, BROKEN),  # further off than they explain
         (speed(0.80, 0.75, 0.85), False, REPORTED),
     ],
 )

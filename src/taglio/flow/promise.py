@@ -95,15 +95,16 @@ def speed_promise(
     name: str, then: Speedup | Figure, now: Speedup | Figure, *, same_processor: bool, detail: str = ""
 ) -> Promise:
     """Whether a speed-up, or a capacity as a multiple of the source's, reaches the lower end of what was promised; on
-    another processor it is only reported, and below it in a wide interval it cannot be judged: other programs slow two
-    models differently. `detail` says what it is measured beside."""
+    another processor it is only reported. It cannot be judged if the interval is wide, and twice as wide would reach
+    that end: other programs slow two models differently. `detail` says what it is measured beside."""
     promise = Promise(name, str(then), str(now), Verdict.HOLDS, detail)
     if not same_processor:
         detail = "another processor: run taglio optimize on it for the fastest plan there"
         return replace(promise, verdict=Verdict.REPORTED, detail=detail)
     if now.high >= then.low:
         return promise
-    if now.high - now.low > _NOISY * (now.high + now.low):
+    is_noisy = now.high - now.low > _NOISY * (now.high + now.low)
+    if is_noisy and now.high**2 >= now.low * then.low:
         detail = "this machine is too noisy to tell: run taglio check again with nothing else running"
         return replace(promise, verdict=Verdict.UNKNOWN, detail=detail)
     return replace(promise, verdict=Verdict.BROKEN, detail="run taglio optimize again with these versions")
