@@ -14,6 +14,8 @@ from taglio.plan.highs import Quiet
 _TOLERANCE = 1e-7
 # The largest cost of a column after scaling. Costs are scaled because the tolerances of HiGHS are absolute.
 _LARGEST_COST = 1e3
+# All columns are bounded, so "unbounded or infeasible" means infeasible.
+INFEASIBLE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,23 @@ class Program:
         """The number of columns."""
         return len(self._integral)
 
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self._rows)
+
     def binary(self) -> Linear:
         """A new column that is 0 or 1."""
-        return self._column(True)
+        return Linear(0.0, {self.column(integral=True): 1.0})
 
     def fraction(self) -> Linear:
         """A new column from 0 to 1."""
-        return self._column(False)
+        return Linear(0.0, {self.column(integral=False): 1.0})
+
+    def column(self, *, integral: bool) -> int:
+        """The number of a new column from 0 to 1."""
+        self._integral.append(integral)
+        return self.columns - 1
 
     def product(self, left: Linear, right: Linear) -> Linear:
         """The product of two expressions, exact where both are 0 or 1 (McCormick)."""
@@ -110,10 +122,6 @@ class Program:
         self.at_most(both, right)
         self.at_most(left + right - ONE, both)
         return both
-
-    def _column(self, integral: bool) -> Linear:
-        self._integral.append(integral)
-        return Linear(0.0, {self.columns - 1: 1.0})
 
     def at_most(self, left: Linear, right: Linear) -> None:
         """Require left ≤ right."""
@@ -140,22 +148,26 @@ class Program:
         if not row.terms:
             self._broken |= not lower - _TOLERANCE <= row.constant <= _TOLERANCE
             return
-        self._rows.append(row.terms)
-        self._lowers.append(lower - row.constant)
-        self._uppers.append(-row.constant)
+        self.row(row.terms, lower - row.constant, -row.constant)
 
-    def minimise(self, cost: Linear, *, gap: float, nodes: int, time_limit_s: float) -> Solution:
+    def row(self, terms: Mapping[int, float], lower: float, upper: float) -> None:
+        """Require `lower` ≤ Σ factor · column ≤ `upper`, by column number."""
+        self._rows.append(terms)
+        self._lowers.append(lower)
+        self._uppers.append(upper)
+
+    def minimise(
+        self, cost: Linear, *, gap: float, nodes: int, time_limit_s: float, without: Sequence[int] | np.ndarray = ()
+    ) -> Solution:
         """The columns with the least `cost`: within a relative `gap`, or the best after that many `nodes` of branch and
-        bound or that many seconds."""
+        bound or that many seconds. The columns `without` stay 0."""
         columns = self.columns
         if self._broken:
             return Solution("infeasible", None, inf, inf)
         if not columns:
             return Solution("optimal", np.zeros(0), cost.constant, cost.constant)
-        largest = max((abs(factor) for factor in cost.terms.values()), default=0.0)
-        scale = _LARGEST_COST / largest if largest > 0.0 else 1.0
-        highs = Quiet()
-        highs.passModel(self._model(cost, scale))
+        highs, scale = self.highs(cost)
+        bound_columns(highs, without, 0.0, 0.0)
         for option, value in (
             ("mip_rel_gap", gap),
             ("mip_max_nodes", nodes),
@@ -165,8 +177,7 @@ class Program:
             highs.setOptionValue(option, value)
         highs.run()
         status, info = highs.getModelStatus(), highs.getInfo()
-        # All columns are bounded, so "unbounded or infeasible" means infeasible.
-        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+        if status in INFEASIBLE:
             return Solution("infeasible", None, inf, inf)
         bound = info.mip_dual_bound / scale
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
@@ -179,7 +190,15 @@ class Program:
         # If a program is solved before any bound is needed, HiGHS reports the bound 0.
         return Solution("optimal", values, objective, max(bound, objective - gap * abs(objective)))
 
-    def _model(self, cost: Linear, scale: float) -> highspy.HighsModel:
+    def highs(self, cost: Linear, *, relaxed: bool = False) -> tuple[Quiet, float]:
+        """HiGHS with the program, its binary columns `relaxed` to fractions or not; and the scale of its costs."""
+        largest = max((abs(factor) for factor in cost.terms.values()), default=0.0)
+        scale = _LARGEST_COST / largest if largest > 0.0 else 1.0
+        highs = Quiet()
+        highs.passModel(self._model(cost, scale, relaxed))
+        return highs, scale
+
+    def _model(self, cost: Linear, scale: float, relaxed: bool) -> highspy.HighsModel:
         columns, rows = self.columns, len(self._rows)
         model = highspy.HighsModel()
         lp = model.lp_
@@ -194,8 +213,14 @@ class Program:
         lp.a_matrix_.index_ = np.array([column for row in self._rows for column in row], dtype=np.int32)
         lp.a_matrix_.value_ = np.array([factor for row in self._rows for factor in row.values()])
         kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        lp.integrality_ = [kinds[integral] for integral in self._integral]
+        lp.integrality_ = [] if relaxed else [kinds[integral] for integral in self._integral]
         return model
+
+
+def bound_columns(highs: Quiet, columns: Sequence[int] | np.ndarray, lower: float, upper: float) -> None:
+    """Give columns of a program in `highs` these bounds."""
+    if count := len(columns):
+        highs.changeColsBounds(count, np.array(columns, np.int32), np.full(count, lower), np.full(count, upper))
 
 
 def _with_best_fractions(highs: Quiet) -> Quiet:

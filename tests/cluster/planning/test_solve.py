@@ -5,14 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble
-from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.elimination import TooWide
+from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values
-from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.highs import Quiet
@@ -25,42 +22,6 @@ from tests.plan.made_up import Sketch, profile_of
 
 CLOSE = 1e-5
 slowly = examples(10, steady=False)
-
-
-def alive(problem: Problem) -> np.ndarray:
-    return problem.allowed.reshape(len(problem.nodes), -1)
-
-
-def some_of(alive: np.ndarray, seed: int) -> np.ndarray:
-    """At least one label of each node's."""
-    rng = np.random.default_rng(seed)
-    kept = np.zeros_like(alive)
-    for node, row in enumerate(alive):
-        labels = rng.permutation(np.flatnonzero(row))
-        kept[node, labels[: rng.integers(1, len(labels) + 1)]] = True
-    return kept
-
-
-@slowly
-@given(problems(limits=False), st.sampled_from([1, 2, 3, 5]), st.integers(0, 2**16))
-def test_elimination_over_all_labels_or_fewer_equals_brute_force(problem: Problem, arity: int, seed: int) -> None:
-    costs, every = Costs(problem), alive(problem)
-    priced = costs.price(np.zeros(len(costs.rows)))
-    relaxation = Relaxation(costs, every, arity=arity)
-    for labels in (some_of(every, seed), every):
-        value, chosen = relaxation.run(priced, labels)
-        best = brute_force(replace(problem, allowed=labels.reshape(problem.allowed.shape)))
-        if best is None:
-            assert value > 1e8
-            continue
-        assert labels[np.arange(len(labels)), chosen].all()
-        assert value <= best.objective + CLOSE
-        if (relaxation.parts.share == 1.0).all():  # no value is split
-            account = costs.account(priced, chosen)
-            totals = evaluate(problem, chosen.tolist(), account.copies)
-            assert value == pytest.approx(best.objective, abs=CLOSE)
-            assert account.objective == pytest.approx(best.objective, abs=CLOSE)
-            assert totals.objective == pytest.approx(best.objective, abs=CLOSE)
 
 
 @slowly
@@ -238,13 +199,11 @@ def test_two_devices_in_float_are_a_minimum_cut(seed: int) -> None:
     assert placed.objective == pytest.approx(minimum_cut(problem), rel=1e-9)
 
 
-def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed() -> None:
+def test_a_dense_graph_is_bounded_and_placed() -> None:
     problem = two_devices(np.random.default_rng(0), 160, reach=160)
-    with pytest.raises(TooWide):
-        Relaxation(Costs(problem), alive(problem))
-    best, placed = minimum_cut(problem), solve(problem, time_limit_s=2.0)
-    assert placed.bound <= best <= placed.objective * (1 + 1e-9)
-    assert placed.objective <= 1.1 * best and placed.status == "time limit"
+    best, placed = minimum_cut(problem), solve(problem, time_limit_s=10.0)
+    assert placed.bound <= best * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= placed.objective <= 1.1 * best
     assert evaluate(problem, placed.labels, placed.copies).broken == ()
 
 

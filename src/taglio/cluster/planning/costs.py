@@ -2,13 +2,11 @@
 
 `Costs` keeps every additive quantity in tables whose last axis is over sums: the objective, every resource, every noise
 sum and each device's weights. Limits are rows g(x) ≤ 1, each divided by its upper end (a limit of 0 keeps its own
-unit). With a multiplier λ ≥ 0 a row adds λ · (g(x) − 1) to the objective; the minimum over all labellings is a lower
-bound (Lagrange).
+unit). With a multiplier λ ≥ 0 a row adds λ · (g(x) − 1) to the objective.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -50,27 +48,6 @@ class Served:
     wired: np.ndarray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Account:
-    """A labelling with its copies (value, device): its objective and then every row as a share of its limit, in `sums`;
-    each value's part in them is in `use`."""
-
-    labels: np.ndarray
-    copies: np.ndarray
-    sums: np.ndarray
-    use: np.ndarray
-
-    @property
-    def objective(self) -> float:
-        """The cost; beyond any plan's if a strict edge is broken."""
-        return float(self.sums[0])
-
-    @property
-    def rows(self) -> np.ndarray:
-        """Every row."""
-        return self.sums[1:]
-
-
 class Costs:
     """A problem's tables."""
 
@@ -98,7 +75,6 @@ class Costs:
             Copies.FLOAT: self._alone(self.limited.send_float),
             Copies.INT8: self._alone(self.limited.send_int8),
         }
-        self.touched, self.touches = self._touches()
         self.plain = self.price(np.zeros(len(self.rows)))
 
     def _alone(self, table: np.ndarray) -> np.ndarray:
@@ -125,39 +101,6 @@ class Costs:
         read_pairs = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
         np.add.at(live, read_pairs[:, 0], sizes.min(axis=0)[read_pairs[:, 1], None])
         return np.asarray(memory.weights + live)
-
-    def most(self) -> np.ndarray:
-        """An upper bound on every sum of any labelling (the objective first)."""
-        tables = self.sums
-        allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
-        total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
-        for table in (tables.send_float, tables.send_int8):
-            total += self.devices * table.max(axis=(1, 2), initial=0.0).sum(axis=0)
-        total += self.devices * tables.quantize.max(axis=1, initial=0.0).sum(axis=0)
-        total += (self.fan_out[:, None] * tables.dequantize.max(axis=1, initial=0.0)).sum(axis=0)
-        total += np.maximum(tables.edge, tables.wire).sum(axis=0)
-        total[0] += self.problem.constant
-        return total
-
-    @cached_property
-    def near(self) -> list[np.ndarray]:
-        """The nodes that share a value with each node, itself among them."""
-        values = self.problem.values
-        neighbours: list[set[int]] = [{node} for node in range(self.nodes)]
-        for producer, first, last in zip(values.producer, values.start, values.start[1:], strict=False):
-            ends = {node for node in (producer, *values.readers[first:last]) if node >= 0}
-            for node in ends:
-                neighbours[node] |= ends
-        return [np.fromiter(nodes, dtype=np.intp) for nodes in neighbours]
-
-    def _touches(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values that each node writes or reads, concatenated, and the offset of each node."""
-        values = self.problem.values
-        inner, read = np.flatnonzero(values.producer >= 0), values.readers >= 0
-        written_pairs = np.column_stack([values.producer[inner], inner])
-        read_pairs = np.column_stack([values.readers[read], self.edge_value[read]])
-        pairs = np.unique(np.concatenate([written_pairs, read_pairs]), axis=0).reshape(-1, 2)
-        return pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(self.nodes + 1))
 
     def price(self, multipliers: np.ndarray) -> Priced:
         """Costs with each row at its multiplier (in units of the objective per whole limit)."""
@@ -272,18 +215,6 @@ class Costs:
         np.add.at(cost, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
         return cost
 
-    def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
-        """The priced cost of some values under `labels`, ignoring strict edges."""
-        ends = self.ends(labels, value)
-        return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
-
-    def account(self, priced: Priced, labels: np.ndarray) -> Account:
-        """The cheapest copies at these prices, and the cost of the labelling with them in every row."""
-        ends = self.ends(labels)
-        served = self.cheapest(priced, ends)
-        use = self._use(self.limited, ends, served)
-        return Account(labels, served.copies, self._total(self.limited, labels, use), use)
-
     def _total(self, tables: Tables, labels: np.ndarray, by_value: np.ndarray) -> np.ndarray:
         total: np.ndarray = tables.unary[np.arange(self.nodes), labels].sum(axis=0) + by_value.sum(axis=0)
         total[0] += self.problem.constant
@@ -306,22 +237,6 @@ class Costs:
         total += self.sums.unary[np.arange(self.nodes), labels].sum(axis=1)
         total[:, 0] += self.problem.constant
         return total, served.copies.reshape(len(labels), values, -1)
-
-    def changes(
-        self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray
-    ) -> np.ndarray:
-        """Change of every sum if only node nodes[m] takes the label to[m]; `use` is that of the labels' account."""
-        counts = self.touches[nodes + 1] - self.touches[nodes]
-        value = self.touched[np.repeat(self.touches[nodes], counts) + ramp(counts)]
-        move = np.repeat(np.arange(len(nodes)), counts)
-
-        def label(number: np.ndarray, node: np.ndarray) -> np.ndarray:
-            return np.asarray(np.where(node == nodes[move[number]], to[move[number]], labels[node]))
-
-        ends = self.ends_of(value, label)
-        change: np.ndarray = self.limited.unary[nodes, to] - self.limited.unary[nodes, labels[nodes]]
-        np.add.at(change, move, self._use(self.limited, ends, self.cheapest(priced, ends)) - use[value])
-        return change
 
     def _use(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
         """The cost of each listed value in these tables; breaking a strict edge costs more than any plan."""
@@ -347,16 +262,15 @@ class Costs:
             tuple(labels_.tolist()), served.copies, float(total[0]), resources, noises, weight, peak, tuple(broken)
         )
 
-    def full(self, labels: np.ndarray, copies: np.ndarray) -> list[tuple[int, int, float]]:
-        """Devices whose memory is too small for weights and live activations, each with the node of its peak and the
-        share of its memory that weights leave."""
+    def full(self, labels: np.ndarray, copies: np.ndarray) -> list[tuple[int, int]]:
+        """Devices whose memory is too small for weights and live activations, each with the node of its peak."""
         memory, ends = self.problem.memory, self.ends(labels)
         if not memory.peak:
             return []
         live = self._live_by_device(ends, self.given(ends, copies))
         weights, room = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :], memory.capacity
         over_ = [d for d in range(self.devices) if over(float(weights[d] + live[d].max()), float(room[d]))]
-        return [(d, int(live[d].argmax()), float(1.0 - weights[d] / room[d])) for d in over_]
+        return [(d, int(live[d].argmax())) for d in over_]
 
     def _broken_labels(self, labels: np.ndarray, ends: Ends) -> list[str]:
         problem, values = self.problem, self.problem.values
@@ -389,12 +303,6 @@ class Costs:
         np.maximum.at(last, (ends.owner, ends.to), np.where(reader == CALLER, nodes - 1, reader))
         float_bytes, int8_bytes = values.float_bytes[ends.value, None], values.int8_bytes[ends.value, None]
         return (at_hand & 1) * float_bytes + (at_hand >> 1) * int8_bytes, first, last
-
-    def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
-        """Share of a device's memory that each listed value fills while a node runs."""
-        size, first, last = self._live(ends, served)
-        is_live = (first <= node)[:, None] & (last >= node)
-        return np.asarray(size * is_live / self.problem.memory.capacity[device])[:, device]
 
     def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
         """Bytes of live activations (device, node) of a labelling whose values are all listed."""

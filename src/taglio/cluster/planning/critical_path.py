@@ -14,11 +14,12 @@ import time
 import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled
+from taglio.cluster.planning.copies import serve
 from taglio.cluster.planning.costs import BIG, Costs
 from taglio.cluster.planning.evolution import evolve
 from taglio.cluster.planning.path_search import PathSearch
-from taglio.cluster.planning.problem import CALLER, LATENCY, SOURCE, Kind, Totals
-from taglio.cluster.planning.relaxation import edge_costs
+from taglio.cluster.planning.problem import CALLER, LATENCY, SOURCE, Copies, Kind, Totals
+from taglio.cluster.planning.tables import Priced
 from taglio.cluster.planning.workload import Objective
 
 
@@ -71,7 +72,7 @@ class Paths:
         self.saved = float(least[least < 0.0].sum())
         self.reads: list[list[tuple[int | None, np.ndarray]]] = [[] for _ in nodes]
         self.answers: list[list[np.ndarray]] = [[] for _ in nodes]
-        table = edge_costs(costs, costs.alone(column))
+        table = edge_seconds(costs, costs.alone(column))
         for edge in np.flatnonzero(values.model[costs.edge_value] == model).tolist():
             producer, reader = int(values.producer[costs.edge_value[edge]]), int(values.readers[edge])
             start = np.array([int(Kind.FLOAT) * costs.devices + self.home]) if producer == SOURCE else costs.written
@@ -114,3 +115,30 @@ class Paths:
                     path_s = (edge_s + self.seconds[node] + onward_s[node]).min(axis=1)
                     onward_s[producer] = np.maximum(onward_s[producer], path_s)
         return np.asarray(onward_s)
+
+
+def edge_seconds(costs: Costs, priced: Priced) -> np.ndarray:
+    """The least seconds of each edge if it is its value's only one: (kind written · devices + device, device read · 2 +
+    whether as int8, edge)."""
+    apart = 1.0 - np.eye(costs.devices)
+    value = costs.edge_value
+    quantize, dequantize = priced.quantize[value], priced.dequantize[value]
+    sent = {Copies.FLOAT: priced.send_float[value], Copies.INT8: priced.send_int8[value]}
+    seconds = np.empty((len(Kind), costs.devices, costs.devices, len(Kind), len(value)))
+    for written in Kind:
+        whole = written == Kind.INT8
+        for read in Kind:
+            ways = []
+            for copies in (Copies.FLOAT, Copies.INT8):
+                changes = serve(whole, copies, np.array(read == Kind.INT8), np.array(read == Kind.FLOAT))
+                way = sent[copies] * apart + changes.dequantized * dequantize[:, None, :]
+                way = way + changes.quantized * quantize[:, :, None] + changes.quantized_there * quantize[:, None, :]
+                ways.append(way)
+            if whole:  # sent as int8
+                least = ways[1]
+            elif read == Kind.FLOAT and not costs.problem.wire_only:
+                least = ways[0]
+            else:
+                least = np.minimum(*ways)
+            seconds[written, :, :, read] = np.moveaxis(least, 0, -1)
+    return seconds.reshape(len(Kind) * costs.devices, 2 * costs.devices, -1)

@@ -1,10 +1,9 @@
 """The plan with the shortest period (busy seconds of the busiest device or link), and a lower bound on any plan's.
 
-1. Priced, the busy seconds of all devices and links add up: with prices λ ≥ 0 a plan's period T is at least
-   min (Σ λ load + min(0, (1 − Σ λ) · aim)) over all plans with a period up to `aim`. This is eliminated as in solve.py.
-   Copies and labels that alone take longer than `aim` are left out, so a lower aim gives a higher bound. Of the
-   components' overhead, that of one component of each model counts.
-2. An evolutionary search (evolution.py) starts from the answers at prices near the best.
+1. The program (formulate.py) whose objective is the largest busy time, relaxed to fractions, bounds the period of all
+   plans with a period up to `aim`. Copies and labels that alone take longer than `aim` are left out, so a lower aim
+   gives a higher bound. Of the components' overhead, that of one component of each model counts.
+2. An evolutionary search (evolution.py) starts from labels near the fractions.
 3. Lower aims, by bisection between the bound and the period found, raise the bound.
 
 Plans are compared by their busy time with all overhead of their components.
@@ -12,26 +11,23 @@ Plans are compared by their busy time with all overhead of their components.
 
 import time
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 
 import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.describe import period_s
-from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.evolution import evolve
+from taglio.cluster.planning.formulate import Formulation
 from taglio.cluster.planning.path_search import PeriodSearch
 from taglio.cluster.planning.problem import Totals
-from taglio.cluster.planning.relaxation import Relaxation
 from taglio.cluster.planning.resources import busy_times, request_shares
-from taglio.cluster.planning.solve import Undecided, solve
+from taglio.cluster.planning.solve import SHARES, Undecided, near, solve
+from taglio.plan.highs import Quiet
 
 # Shares of the time: for a first plan that keeps the limits, for the bound before the search, and for it afterwards.
-_FIRST, _BOUND, _RAISING = 0.1, 0.15, 0.2
-# Answers at prices near the best that the search starts from.
-_ANSWERS = 16
+_FIRST, _BOUND, _RAISING = 0.1, 0.4, 0.2
 
 
 def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tuple[Totals, float, float] | None:
@@ -46,19 +42,23 @@ def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tup
         search.offer(search.costs.totals(placed.labels, placed.copies))
     if search.best is None:
         raise Undecided
-    core = _core(assembled, search.value, gap, time.perf_counter() + _BOUND * time_limit_s)
-    low = min(core.bound, 1.0) * search.value
+    relaxation = _relaxed(assembled, search.value, time.perf_counter() + _BOUND * time_limit_s)
+    low = min(relaxation.bound, 1.0) * search.value
     until, high = deadline - _RAISING * time_limit_s, inf
-    for _ in evolve(search, until, starts=core.answers(), good_enough=low / (1.0 - gap)):
+    plans = relaxation.plans(gap, until)
+    for labels, copies in plans:
+        search.offer(search.costs.totals(labels, copies))
+    starts = [labels for labels, _ in plans]
+    for _ in evolve(search, until, starts=starts, good_enough=low / (1.0 - gap)):
         if search.value < high:  # tensors have few sizes, so an aim just below a plan often proves it at once
             high = (1.0 - 0.9 * gap) * search.value
-            low = max(low, min(_core(assembled, high, gap, deadline).bound, 1.0) * high)
+            low = max(low, min(_relaxed(assembled, high, deadline).bound, 1.0) * high)
         if low >= (1.0 - gap) * search.value:
             break
     high = (1.0 - 0.9 * gap) * search.value
-    while low < 0.999 * high and time.perf_counter() < deadline:
+    while 0.0 < low < 0.999 * high and time.perf_counter() < deadline:
         aim = sqrt(low * high)
-        raised = min(_core(assembled, aim, gap, deadline).bound, 1.0) * aim
+        raised = min(_relaxed(assembled, aim, deadline).bound, 1.0) * aim
         low, high = max(low, raised), high if raised == aim else aim
     best = evaluate(assembled.problem, search.best.labels, search.best.copies)
     period = period_s(assembled, best)
@@ -66,25 +66,23 @@ def fastest_stream(assembled: Assembled, gap: float, time_limit_s: float) -> tup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Core:
-    """The problem restricted to periods up to an aim: its costs and the bound as a share of the aim; also the best
-    prices and their tables, unless the graph is too wide for them."""
+class _Relaxation:
+    """The problem restricted to periods up to an aim, relaxed to fractions: a bound as a share of the aim, and the
+    program with its solution, None if it has none."""
 
-    costs: Costs
     bound: float
-    prices: np.ndarray | None = None
-    relaxation: Relaxation | None = None
+    formulation: Formulation | None = None
+    highs: Quiet | None = None
 
-    def answers(self) -> list[np.ndarray]:
-        """The best labels at some prices near the best."""
-        if self.prices is None or self.relaxation is None:
+    def plans(self, gap: float, deadline: float) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Labels and copies near the solution."""
+        if self.formulation is None or self.highs is None:
             return []
-        rng = np.random.default_rng(0)
-        factors = rng.lognormal(0.0, 0.6, (_ANSWERS, len(self.prices)))
-        return [self.relaxation.run(self.costs.price((self.prices + 0.01) * factor))[1] for factor in factors]
+        found = (near(self.formulation, self.highs, share, gap, deadline) for share in SHARES)
+        return [self.formulation.plan(solution.values) for solution in found if solution.values is not None]
 
 
-def _core(assembled: Assembled, aim: float, gap: float, deadline: float) -> _Core:
+def _relaxed(assembled: Assembled, aim: float, deadline: float) -> _Relaxation:
     """The problem restricted to periods up to an aim; above 1 its bound shows that there are none."""
     problem = assembled.problem
     unweighted = tuple(replace(resource, weight=0.0) for resource in problem.resources)
@@ -98,29 +96,8 @@ def _core(assembled: Assembled, aim: float, gap: float, deadline: float) -> _Cor
         resource, unit = costs.problem.resources[costs.rows[index].column - 1], costs.rows[index].unit
         overhead = spread_s * resource.models[problem.model][:, None] * resource.device / unit
         costs.limited.unary[..., 1 + index] += np.repeat(overhead, costs.forms, axis=1)
-    busy = np.array([costs.limited.unary[..., 1 + row].any() for row in range(len(costs.rows))])
-    alive = costs.possible()
-    if not alive.any(axis=1).all():
-        return _Core(costs, inf)
-    try:
-        relaxation = Relaxation(costs, alive)
-    except TooWide:
-        return _Core(costs, 0.0)
-
-    def oracle(prices: np.ndarray) -> Plane:
-        priced, paid = costs.price(prices), float(prices[periods].sum())
-        least, labels = relaxation.run(priced)
-        bound = least + paid + min(0.0, 1.0 - paid)
-        # The period, 0 or 1 in shares of the aim, that is best at these prices.
-        slope = costs.account(priced, labels).rows - np.where(periods, float(paid > 1.0), costs.uppers)
-        return Plane(bound, bound - float(prices @ slope), slope)
-
-    best = maximise(
-        oracle,
-        np.where(periods & busy, 1.0 / max(1, (periods & busy).sum()), 0.0),
-        tolerance=0.1 * gap,
-        calls=80,
-        reach=0.5,
-        stop=lambda bound: bound > 1.0 or time.perf_counter() > deadline,
-    )
-    return _Core(costs, best.bound, best.multipliers, relaxation)
+    if not costs.possible().any(axis=1).all():
+        return _Relaxation(inf)
+    formulation = Formulation(costs, largest=periods)
+    highs, bound, _ = formulation.relaxed(deadline)
+    return _Relaxation(bound, formulation, highs) if isfinite(bound) else _Relaxation(max(0.0, bound))
