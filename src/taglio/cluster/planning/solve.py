@@ -150,6 +150,8 @@ def near(formulation: Formulation, highs: Quiet, share: float, gap: float, deadl
     the open nodes at a time."""
     costs = formulation.costs
     solution, basis = np.array(highs.getSolution().col_value), highs.getBasis()
+    # The limit counts all runs since the program was passed.
+    highs.setOptionValue("time_limit", highs.getRunTime() + max(0.0, deadline - time.perf_counter()))
     seconds = formulation.problem.seconds.max(axis=(1, 2))
     seconds = 0.1 + seconds / max(1e-12, float(seconds.max(initial=0.0)))
     open_ = np.ones(costs.nodes, dtype=bool)
