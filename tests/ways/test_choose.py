@@ -118,6 +118,8 @@ def test_a_rate_that_is_reported_keeps_the_limit_and_is_near_the_best(seed: int,
     possible = max(highest_rate(bench.truth(Choice("plan 1", way)), way, limit_s) for way in ways)
     assert highest_rate(truth, best.way, limit_s) >= 0.9 * possible
     assert kept.rate.value >= 0.7 * possible
+    by_one_load = kept_rate(bench, folders[best.way.joined], replayed, limit_s, 1e9, loads=1)
+    assert 0.7 * possible <= by_one_load.rate.value <= replayed.value
 
 
 def test_what_takes_too_much_memory_is_out(tmp_path: Path) -> None:

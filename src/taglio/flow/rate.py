@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 
 from taglio.arguments import positive
+from taglio.confirm.bench import Bench
 from taglio.confirm.race import USUAL
 from taglio.cores import available_cores
 from taglio.errors import BadOption
@@ -26,15 +27,16 @@ from taglio.search.decide import Decision
 from taglio.search.ledger import Entry
 from taglio.ways.choose import Contender, Goal, Tries, burst_of, choose
 from taglio.ways.climb import Choice, Sides
-from taglio.ways.confirm import Sized, figure, kept_rate, opening, openings, rate_of, under_loads
+from taglio.ways.confirm import Opening, Sized, figure, kept_rate, opening, openings, rate_of, under_loads
 from taglio.ways.replay import PERCENTILE
 from taglio.ways.result import Rate
 
 LATENCY, RATE = "latency", "rate"
 # Plans that are tried beside float, and ways that openings tell apart, at most.
 _PLANS, _FINALISTS = 2, 3
-# Shares of the time for confirming: openings, a rate under a real load; latencies under load get what is left.
-_OPENINGS_SHARE, _RATE_SHARE = 0.4, 0.4
+# Shares of the time for confirming: openings, a rate under a real load, and that of the source. What is left is for
+# latencies under load.
+_OPENINGS_SHARE, _RATE_SHARE, _BASE_SHARE = 0.35, 0.35, 0.15
 # The usual times of the search over ways and of confirming one.
 _SEARCH_S, _CONFIRMED_S = 20.0, 60.0
 
@@ -163,8 +165,7 @@ def _confirmed(work: Work, deliveries: Deliveries, tries: Tries, best: Choice, s
         kept = kept_rate(bench, sized.folder, replayed, limit_s, _RATE_SHARE * seconds)
         rate, p95_s = kept.rate, kept.p95_s
         left_out += [kept.why] if kept.why else []
-        floats = [rate_of(opened, source, limit_s) for source in range(one, len(models))]
-        base = max((source_rate.value for source_rate in floats if source_rate is not None), default=None)
+        base = _base_rate(bench, opened, models, limit_s, _BASE_SHARE * seconds)
     left_s = max(0.0, begun + seconds - time.perf_counter())
     loads, too_long = under_loads(bench, sized.folder, capacity.value, left_s)
     return Rate(
@@ -186,6 +187,21 @@ def _confirmed(work: Work, deliveries: Deliveries, tries: Tries, best: Choice, s
         alone=tries.models[best.model].alone,
         left_out=(*left_out, *filter(None, [too_long])),
     )
+
+
+def _base_rate(
+    bench: Bench, opened: Sequence[Opening], models: Sequence[Sized], limit_s: float, seconds: float
+) -> float | None:
+    """The rate of the source model in the better of its ways, which are all `models` but the first; None if it keeps
+    the limit at no rate. It is judged by a real load, as the rate of the chosen way is: replays promise more. One load
+    is enough, and where time is up before one keeps the limit, the rate is one that was not confirmed: neither makes it
+    too low."""
+    replayed = {source: rate_of(opened, source, limit_s) for source in range(1, len(models))}
+    rates = {source: rate for source, rate in replayed.items() if rate is not None}
+    if not rates:
+        return None
+    best = max(rates, key=lambda source: rates[source].value)
+    return kept_rate(bench, models[best].folder, rates[best], limit_s, seconds, loads=1).rate.value
 
 
 def _sized(tries: Tries, choice: Choice) -> Sized:

@@ -22,6 +22,9 @@ from taglio.ways.result import Figure, Load
 
 # Shares of the capacity at which latencies are reported. At higher shares, a few requests say little about latency.
 LOADS = (0.5, 0.7, 0.8)
+# A rate that breaks the limit is lowered to this share of it, or by two such steps if latencies are so many times as
+# long as they may be.
+_STEP, _FAR = 0.93, 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +112,15 @@ def rate_of(opened: Sequence[Opening], model: int, limit_s: float) -> Figure | N
     return None if min(rates) <= 0.0 else figure(rates)
 
 
-def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
+def kept_rate(
+    bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float, *, loads: int = 3
+) -> ConfirmedRate:
     """The rate that a real load confirms within `seconds`, from the `replayed` one. Requests arrive at random, and the
     rate is lowered until 19 of 20 requests are answered within 0.9 of the limit.
 
-    Three loads in a row, at 1.05 times the rate, confirm it: near the capacity, the queue grows when the machine pauses
-    for a moment. A load has at least a thousand requests, enough for the 95th percentile, and lasts at least three
-    seconds, long enough for a growing queue to show.
+    So many `loads` in a row, at 1.05 times the rate, confirm it: near the capacity, the queue grows when the machine
+    pauses for a moment. A load has at least a thousand requests, enough for the 95th percentile, and lasts at least
+    three seconds, long enough for a growing queue to show.
     """
     rate, until, latencies_s = replayed, time.perf_counter() + seconds, list[float]()
     while True:
@@ -131,8 +136,9 @@ def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seco
         latencies_s.append(p95_s)
         if p95_s > KEPT * limit_s:
             latencies_s.clear()
-            rate = Figure(0.93 * rate.value, 0.93 * rate.low, 0.93 * rate.high)
-        elif len(latencies_s) == 3:
+            step = _STEP if p95_s <= _FAR * KEPT * limit_s else _STEP**2
+            rate = Figure(step * rate.value, step * rate.low, step * rate.high)
+        elif len(latencies_s) == loads:
             return ConfirmedRate(rate, max(latencies_s))
 
 
