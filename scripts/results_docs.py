@@ -268,7 +268,7 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             "plan_scale",
             "plan_scale.py",
             "case",
-            columns("case", "median s", "longest s", "proven to 5e-3", without="float"),
+            columns("case", "median s", "longest s", "proven to 5e-03", without="float"),
             "{0}, {1} s; {2}",
         ),
         Claim(
