@@ -193,9 +193,9 @@ def _base_rate(
     bench: Bench, opened: Sequence[Opening], models: Sequence[Sized], limit_s: float, seconds: float
 ) -> float | None:
     """The rate of the source model in the better of its ways, which are all `models` but the first; None if it keeps
-    the limit at no rate. It is judged by a real load, as the rate of the chosen way is: replays promise more. One load
-    is enough, and where time is up before one keeps the limit, the rate is one that was not confirmed: neither makes it
-    too low."""
+    the limit at no rate. It is judged by real loads, as the rate of the chosen way is, because replays promise more:
+    spinning threads take the processor from the program that asks. One load that keeps the limit is enough, where the
+    chosen way needs three. Where time is up before one does, the rate is an upper end."""
     replayed = {source: rate_of(opened, source, limit_s) for source in range(1, len(models))}
     rates = {source: rate for source, rate in replayed.items() if rate is not None}
     if not rates:

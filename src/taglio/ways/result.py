@@ -63,7 +63,7 @@ class Rate:
     the source with `callers` callers, as many as the way has runs at once. `max_latency_s`: the limit. `rate_per_s`:
     the highest rate of requests that arrive at random at which `p95_s`, the latency of 19 of 20 of them, is at most 0.9
     of the limit. Without `p95_s`, no load confirmed the rate. `base_rate_per_s`: the same for the source with one
-    caller or with many, whichever is higher; where it is off, it is too high (flow/rate.py). `alone`: why requests are
+    caller or with many, whichever is higher, or an upper end (flow/rate.py). `alone`: why requests are
     not joined, or "". `left_out`: what there was no time for. `memory_bytes`: the memory of the open model.
     """
 
