@@ -21,7 +21,7 @@ from taglio.model.captures import node_inputs
 from taglio.model.derived import add_flags, empty_like
 from taglio.model.graph import Block, Graph
 from taglio.quantize.keep_float import import_domains
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.weights import LEAST_BYTES
@@ -56,7 +56,7 @@ class Switchable:
             FormSwitch(block.name, precision)
             for block in graph.blocks
             for precision in precisions
-            if precision.name != "float32" and precision.fits(block)
+            if precision != FLOAT32 and precision.fits(block)
         )
         self._index = {(switch.block, switch.precision.name): i for i, switch in enumerate(self.switches)}
         self._outputs = builder.model.outputs
@@ -67,7 +67,7 @@ class Switchable:
         """The flags of an assignment, bool [switches]. Raises BadOption for a block or form without a switch."""
         flags = np.zeros(len(self.switches), np.bool_)
         for block, precision in assignment.items():
-            if precision.name != "float32":
+            if precision != FLOAT32:
                 if (block, precision.name) not in self._index:
                     raise BadOption(f"block {block} has no switch to {precision.name}: no such block, or no such form")
                 flags[self._index[block, precision.name]] = True

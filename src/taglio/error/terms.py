@@ -17,7 +17,7 @@ import numpy as np
 
 from taglio.model.graph import Graph
 from taglio.profile.result import reads, writes
-from taglio.quantize.precision import Assignment, Precision, int8_of
+from taglio.quantize.precision import FLOAT32, Assignment, Precision, int8_of
 
 # The share of a block's squared error in int8 that is its own; the rest is caused by quantising what it reads. And that
 # of a form that was not measured, such as int8-anchor.
@@ -51,9 +51,7 @@ def producers(graph: Graph) -> dict[str, str | None]:
 def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
     """The columns of `graph` under `precisions`, for all blocks that have a choice."""
     blocks = {block.name: block for block in graph.choices() if not block.movement}
-    own = [
-        (name, p.name) for name, block in blocks.items() for p in precisions if p.name != "float32" and p.fits(block)
-    ]
+    own = [(name, p.name) for name, block in blocks.items() for p in precisions if p != FLOAT32 and p.fits(block)]
     able = {name for name, block in blocks.items() if block.quantizable}
     edge = dict.fromkeys((flow.name, reader) for flow in graph.flows for _, reader in flow.readers if reader in able)
     return Design(tuple(own), tuple(edge), producers(graph))

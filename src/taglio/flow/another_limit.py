@@ -117,9 +117,12 @@ def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[
         seconds, error = point.measured_s, point.error
         if not point.forms or seconds is None or error is None:
             continue
-        assignment = {block: forms[form] for block, form in point.forms.items()}
+        error_then, assignment = (
+            Interval(0.0, error, error),
+            {block: forms[form] for block, form in point.forms.items()},
+        )
         if point.runtime == tables.profile.conditions.runtime:
-            plan = tables.describe(limits, assignment)
+            plan = replace(tables.describe(limits, assignment), predicted_error=error_then)
         else:  # no table predicts it
             plan = Plan(
                 model_sha256=tables.profile.model_sha256,
@@ -130,10 +133,10 @@ def _faster_before(tables: Tables, before: Outcome, decision: Decision) -> list[
                 status="measured",
                 gap=0.0,
                 predicted_latency_s=Interval(seconds, seconds, seconds),
-                predicted_error=Interval(0.0, error, error),
+                predicted_error=error_then,
                 runtime=point.runtime,
             )
-        plan = replace(plan, predicted_error=Interval(0.0, error, error), measured_error=error)
+        plan = replace(plan, measured_error=error)
         holds = error <= limits.allowed_error and keeps_pins(tables.graph, limits, plan)
         name = f"earlier {point.name.removeprefix('earlier ')}"
         entries.append(Entry(plan, error, holds, name, loss=error, wall=point.latency))

@@ -25,7 +25,7 @@ from taglio.plan.one_machine import noise_limits
 from taglio.plan.result import GAP, Limits, Plan
 from taglio.profile.result import Profile, in_components, scaled
 from taglio.progress import Progress, reported
-from taglio.quantize.precision import key_of
+from taglio.quantize.precision import FLOAT32, key_of
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.search.answers import answers
@@ -240,7 +240,7 @@ def _search(
 def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
     """A note if int8 sums may saturate on devices of a plan whose errors were measured where they do not."""
     form = {precision.name: precision for precision in plan.precisions}
-    in_int8 = [block for block in plan.placements if form[block.precision].name != "float32"]
+    in_int8 = [block for block in plan.placements if form[block.precision] != FLOAT32]
     computing = {placement.device for placement in in_int8}
     devices = sorted(name for name in computing if profiles[name].conditions.machine.lacks_vnni)
     if not devices or not plan.scheme.may_saturate:

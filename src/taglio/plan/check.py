@@ -100,7 +100,7 @@ class FormChecks:
 
     def writes_int8(self, block: str | None) -> bool:
         """Whether a block, or None for a model input, writes int8."""
-        return block is not None and self.precisions[self.form[block]].name == "int8"
+        return block is not None and self.precisions[self.form[block]].int8_output
 
     def origin(self, tensor: str) -> str:
         """The tensor that first held a tensor's values, before movement."""

@@ -42,7 +42,7 @@ class Formulation:
         chosen = {}
         for block, forms in self.forms.items():
             form = max(forms, key=lambda form: forms[form].at(values))
-            if form.name != "float32":
+            if form != FLOAT32:
                 chosen[block] = form
         return chosen
 
@@ -93,14 +93,13 @@ def _forms(
     """By block, in graph order, the forms that it may have. Movement that carries a flow is float or int8 as the flow
     is written."""
     forms: dict[str, dict[Precision, Linear]] = {}
-    plain = next(precision for precision in precisions if precision.name == "float32")
     whole = int8_of(precisions)
     tensors = graph.tensor_map()
     for block in graph.blocks:
         if block.carries:
             producer = tensors[block.inputs[0]].producer
             written = _sum_of(forms[producer], lambda form: form.int8_output) if producer else ZERO
-            forms[block.name] = {plain: ONE - written, whole: written}
+            forms[block.name] = {FLOAT32: ONE - written, whole: written}
             continue
         options = [precision for precision in precisions if _may(block, precision, limits)]
         if not options:
@@ -113,10 +112,10 @@ def _forms(
 
 def _may(block: Block, precision: Precision, limits: Limits) -> bool:
     """Whether a block that carries no flow may have a form."""
-    if not precision.fits(block) or (block.movement and precision.name != "float32"):
+    if not precision.fits(block) or (block.movement and precision != FLOAT32):
         return False
     if block.name in limits.float_blocks:
-        return precision.name == "float32"
+        return precision == FLOAT32
     return block.name not in limits.int8_blocks or precision.scheme is not None
 
 
@@ -209,6 +208,6 @@ def _forbid_surrounded(
         producers = dict.fromkeys(tensors[name].producer for name in block.inputs)
         around = [writes[producer] if producer else ZERO for producer in producers]
         around += [reads[reader] for reader in dict.fromkeys(graph.readers[block.name])]
-        stays_float = _sum_of(forms[block.name], lambda form: form.name == "float32")
+        stays_float = _sum_of(forms[block.name], lambda form: form == FLOAT32)
         if not any(neighbour.is_zero for neighbour in around):
             program.at_most(total([stays_float, *around]), Linear(float(len(around))))

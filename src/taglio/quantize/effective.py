@@ -42,7 +42,7 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
     forms = {
         block.name: assignment[block.name]
         for block in graph.blocks
-        if block.name in assignment and assignment[block.name].name != "float32" and not block.movement
+        if block.name in assignment and assignment[block.name] != FLOAT32 and not block.movement
     }
 
     def joins(block: Block) -> bool:

@@ -50,7 +50,7 @@ class Precision:
 
     def fits(self, block: Block) -> bool:
         """Whether `block` has this form."""
-        if self.name == "float32":
+        if self == FLOAT32:
             return True
         if self.name == "bfloat16":
             # Tensors inside a graph that an operator holds cannot be rounded from outside.
@@ -61,7 +61,7 @@ class Precision:
             return self.name == f"int{block.blockwise_bits}-weights"
         if self.uncalibrated:
             return block.quantizable and block.matrix
-        return block.quantizable and (self.name == "int8" or block.soft_tail)
+        return block.quantizable and (self.int8_output or block.soft_tail)
 
     def misfit(self, block: Block) -> str:
         """Why this form does not fit `block`; "" if it does."""
@@ -115,7 +115,7 @@ def precisions(scheme: Scheme, place: str = "") -> tuple[Precision, ...]:
 
 def int8_of(forms: Iterable[Precision]) -> Precision:
     """The one of `forms` in which a whole block is in static int8."""
-    return next(form for form in forms if form.name == "int8")
+    return next(form for form in forms if form.int8_output)
 
 
 def has_kernels(place: str, form: Precision) -> bool:

@@ -136,7 +136,7 @@ class QdqBuilder:
             self._emit_static(emitter, block, precision)
 
     def _emit_static(self, emitter: Emitter, block: Block, precision: Precision) -> None:
-        scheme, whole, last = precision.scheme, precision.name == "int8", len(block.operators) - 1
+        scheme, whole, last = precision.scheme, precision.int8_output, len(block.operators) - 1
         fused = self.fuses and block.soft_tail
         for position, name in enumerate(block.operators):
             source = self._nodes[name]

@@ -102,10 +102,10 @@ class BlockTables:
             return False
         if block.carries:
             return form.reads == form.writes
-        if block.movement and precision.name != "float32":
+        if block.movement and precision != FLOAT32:
             return False
         if block.name in self.limits.float_blocks:
-            return precision.name == "float32"
+            return precision == FLOAT32
         return block.name not in self.limits.int8_blocks or precision.scheme is not None
 
     def weights(self) -> np.ndarray:
