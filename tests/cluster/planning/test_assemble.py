@@ -15,6 +15,7 @@ from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.problem import Copies
 from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload
+from taglio.error.model import BlockNoise
 from taglio.errors import BadOption
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan, noise_limits
@@ -86,6 +87,17 @@ def test_one_device_is_planned_as_one_machine(seed: int) -> None:
     assert plan.gap <= GAP and placed.status != "infeasible"
     assert placed.bound <= seconds * (1.0 + 1e-6)
     assert seconds * (1.0 - plan.gap) <= placed.objective * (1.0 + 1e-6)
+
+
+@examples(20)
+@given(made_up.problems(sparing=False))
+def test_errors_of_bfloat16_which_components_cannot_have_are_left_out(problem: Problem) -> None:
+    """On a machine with bfloat16 they are measured, too."""
+    low = tuple(BlockNoise(block.name, "bfloat16", 1.0) for block in problem.graph.blocks)
+    outputs = tuple(replace(output, blocks=(*output.blocks, *low)) for output in problem.error.outputs)
+    with_low = alone(replace(problem, error=replace(problem.error, outputs=outputs))).problem.noises
+    for found, wanted in zip(with_low, alone(problem).problem.noises, strict=True):
+        assert (found.own == wanted.own).all()
 
 
 def chain(*, soft: bool = False) -> tuple[Graph, dict[str, Profile]]:

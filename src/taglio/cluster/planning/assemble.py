@@ -146,7 +146,8 @@ def _noises(parts: Sequence[BlockTables], forms: Sequence[Form]) -> tuple[NoiseB
             own = [np.zeros((len(other.blocks), len(forms))) for other in parts]
             edges = [np.zeros((2, sum(map(len, other.readers.values())))) for other in parts]
             for term in output.blocks:
-                own[index][part.index[term.block], columns[term.precision]] = share(term.own, limit)
+                if term.precision in columns:  # the error model may know bfloat16, which is for one machine only
+                    own[index][part.index[term.block], columns[term.precision]] = share(term.own, limit)
             edges[index] = _edge_noise(part, output, limit)
             name = f"error of {part.workload.name}, {output.output}" if len(parts) > 1 else f"error of {output.output}"
             change, wire = np.concatenate(edges, axis=1)
